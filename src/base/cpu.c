@@ -1,0 +1,70 @@
+#include "base/cpu.h"
+
+#include <string.h>
+
+static const char *const level_names[RG_CPU_LEVEL_COUNT] = {
+    [RG_CPU_SCALAR] = "scalar",
+    [RG_CPU_X86_V3] = "x86-64-v3",
+    [RG_CPU_X86_V4] = "x86-64-v4",
+    [RG_CPU_NEON] = "neon",
+};
+
+const char *rg_cpu_level_name(rg_cpu_level level) {
+    return (unsigned)level < RG_CPU_LEVEL_COUNT ? level_names[level] : "unknown";
+}
+
+#if defined(__x86_64__)
+static bool has_v3(void) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
+}
+
+static bool has_v4(void) {
+    return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni") &&
+           __builtin_cpu_supports("avx512vbmi");
+}
+
+bool rg_cpu_level_runs(rg_cpu_level level) {
+    switch (level) {
+    case RG_CPU_SCALAR:
+        return true;
+    case RG_CPU_X86_V3:
+        return has_v3();
+    case RG_CPU_X86_V4:
+        return has_v4();
+    default:
+        return false;
+    }
+}
+#elif defined(__aarch64__)
+bool rg_cpu_level_runs(rg_cpu_level level) {
+    return level == RG_CPU_SCALAR || level == RG_CPU_NEON;
+}
+#else
+bool rg_cpu_level_runs(rg_cpu_level level) {
+    return level == RG_CPU_SCALAR;
+}
+#endif
+
+rg_code rg_cpu_level_pick(rg_cpu_level *out, const char *cap, rg_status *st) {
+    *out = RG_CPU_SCALAR;
+    int max = RG_CPU_LEVEL_COUNT - 1;
+    if (cap) {
+        for (max = 0; max < RG_CPU_LEVEL_COUNT; max++) {
+            if (strcmp(cap, level_names[max]) == 0) break;
+        }
+        if (max == RG_CPU_LEVEL_COUNT) {
+            return rg_fail(st, RG_INVALID,
+                           "unknown CPU level %s (known: scalar, x86-64-v3, x86-64-v4, neon)", cap);
+        }
+        if (!rg_cpu_level_runs((rg_cpu_level)max)) {
+            return rg_fail(st, RG_UNSUPPORTED, "this machine cannot run CPU level %s", cap);
+        }
+    }
+    for (int level = 0; level <= max; level++) {
+        if (rg_cpu_level_runs((rg_cpu_level)level)) *out = (rg_cpu_level)level;
+    }
+    return RG_OK;
+}

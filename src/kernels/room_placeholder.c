@@ -1,0 +1,1 @@
+typedef int rg_kernels_room;

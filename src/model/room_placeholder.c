@@ -1,0 +1,1 @@
+typedef int rg_model_room;
