@@ -49,4 +49,13 @@ typedef struct rg_status {
 /* Static text of a code, never NULL. */
 RG_API const char *rg_code_text(rg_code code);
 
+/* ---- choices --------------------------------------------------------------------------------- */
+
+/* AUTO: 8-bit activations against quantised weights, the canonical arithmetic. REF: the float
+ * reference, activations never quantised. */
+typedef enum rg_kernel_set { RG_KERNELS_AUTO, RG_KERNELS_REF } rg_kernel_set;
+
+/* Element type of the KV cache. */
+typedef enum rg_kv_type { RG_KV_F16, RG_KV_F32 } rg_kv_type;
+
 #endif

@@ -1,0 +1,28 @@
+#include "kernels/cpu/levels.h"
+
+#define TABLE_PASTE(level)  rg_ops_table_##level
+#define TABLE_EXPAND(level) TABLE_PASTE(level)
+
+const rg_ops TABLE_EXPAND(RG_LEVEL) = {
+    .level = RG_LEVEL_ID,
+    .mul = RG_OP(mul),
+    .quantize = RG_OP(quantize),
+    .dot = RG_OP(dot),
+    .rms_norm = RG_OP(rms_norm),
+    .l2_norm = RG_OP(l2_norm),
+    .silu_div = RG_OP(silu_div),
+    .silu_mul = RG_OP(silu_mul),
+    .sigmoid_mul = RG_OP(sigmoid_mul),
+    .sigmoid = RG_OP(sigmoid),
+    .gdn_decay = RG_OP(gdn_decay),
+    .hc_mix = RG_OP(hc_mix),
+    .axpy = RG_OP(axpy),
+    .add = RG_OP(add),
+    .conv_silu = RG_OP(conv_silu),
+    .gdn_steps = RG_OP(gdn_steps),
+    .rope = RG_OP(rope),
+    .attention = RG_OP(attention),
+    .index_scores = RG_OP(index_scores),
+    .store = RG_OP(store),
+    .load = RG_OP(load),
+};
