@@ -107,6 +107,11 @@ typedef struct rg_ops {
     /* y[i] += x[i]. */
     void (*add)(const float *x, float *y, uint32_t n);
 
+    /* Softmax weights of the chosen experts: p = exp(l - l of ids[0]), w = p / (sum of p, ascending
+     * k) * scale. */
+    void (*route_weights)(const float *logits, const uint32_t *ids, uint32_t k, float scale,
+                          float *w);
+
     /* One step of a causal depthwise convolution over channels [0, n), then silu: y[c] = silu(sum
      * over k ascending of w[c * n_tap + k] * tap[k][c]), first term a product, the rest fused.
      * tap[k]: the input row k (oldest first), NULL = zeros (term skipped). */

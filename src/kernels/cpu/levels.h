@@ -45,6 +45,8 @@ void RG_OP(gdn_decay)(const float *x, const float *dt, const float *a, float *de
 void RG_OP(hc_mix)(const float *gate, const float *n, float *u, uint32_t n_hc, uint32_t n_embd);
 void RG_OP(axpy)(float w, const float *x, float *y, uint32_t n);
 void RG_OP(add)(const float *x, float *y, uint32_t n);
+void RG_OP(route_weights)(const float *logits, const uint32_t *ids, uint32_t k, float scale,
+                          float *w);
 void RG_OP(conv_silu)(const float *w, const float *const *tap, uint32_t n_tap, float *y,
                       uint32_t n);
 void RG_OP(rope)(float *x, const float *cs, uint32_t n_rot);

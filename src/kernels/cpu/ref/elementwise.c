@@ -72,6 +72,16 @@ void RG_OP(add)(const float *restrict x, float *restrict y, uint32_t n) {
         y[i] += x[i];
 }
 
+void RG_OP(route_weights)(const float *logits, const uint32_t *ids, uint32_t k, float scale,
+                          float *w) {
+    float sum = 0.0f;
+    for (uint32_t i = 0; i < k; i++) {
+        w[i] = rg_expf(logits[ids[i]] - logits[ids[0]]);
+        sum += w[i];
+    }
+    for (uint32_t i = 0; i < k; i++) w[i] = w[i] / sum * scale;
+}
+
 void RG_OP(conv_silu)(const float *w, const float *const *tap, uint32_t n_tap, float *y,
                       uint32_t n) {
     /* The first tap that exists starts the sum; taps before the first token are skipped, which a

@@ -18,6 +18,7 @@ const rg_ops TABLE_EXPAND(RG_LEVEL) = {
     .hc_mix = RG_OP(hc_mix),
     .axpy = RG_OP(axpy),
     .add = RG_OP(add),
+    .route_weights = RG_OP(route_weights),
     .conv_silu = RG_OP(conv_silu),
     .gdn_steps = RG_OP(gdn_steps),
     .rope = RG_OP(rope),

@@ -1,0 +1,273 @@
+/* The core: weights, scratch, compute threads; windows of rows through the layers. */
+#include "engine/core.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- creation ------------------------------------------------------------------------------------ */
+
+static rg_code make_frequencies(rg_core *core, rg_status *st) {
+    const rg_hparams *hp = core->hp;
+    core->inv_freq = rg_alloc(hp->n_rot / 2, sizeof *core->inv_freq, st);
+    if (!core->inv_freq) return RG_NOMEM;
+    for (uint32_t i = 0; i < hp->n_rot / 2; i++) {
+        core->inv_freq[i] = pow((double)hp->rope_base, -2.0 * i / hp->n_rot);
+    }
+    return RG_OK;
+}
+
+static rg_code make_scratch(rg_core *core, rg_status *st) {
+    core->scratch_bytes = rg_scratch_layout(core, &core->s, core->threads, NULL);
+    const rg_code rc = rg_mem_map(&core->scratch_memory, core->scratch_bytes, st);
+    if (rc != RG_OK) return rg_context(st, rc, "scratch for chunks of %u tokens", core->chunk);
+    const size_t placed =
+        rg_scratch_layout(core, &core->s, core->threads, core->scratch_memory);
+    RG_ASSERT(placed == core->scratch_bytes);
+    return RG_OK;
+}
+
+rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const rg_model *model,
+                       const rg_core_options *opt, rg_status *st) {
+    *out = NULL;
+    if (opt->chunk > RG_CHUNK_MAX) {
+        return rg_fail(st, RG_INVALID, "chunks of %u tokens are wanted, %u are possible",
+                       opt->chunk, RG_CHUNK_MAX);
+    }
+    rg_code rc = RG_OK;
+    rg_core *core = rg_alloc(1, sizeof *core, st);
+    if (!core) return RG_NOMEM;
+    core->gguf = gguf;
+    core->model = model;
+    core->hp = &model->hp;
+    core->ops = rg_ops_get(opt->level);
+    core->opt = *opt;
+    core->chunk = opt->chunk ? opt->chunk : RG_CHUNK_DEFAULT;
+    const int n_threads = opt->n_threads ? opt->n_threads : rg_cpu_count();
+    RG_GO(rg_pool_create(&core->pool, n_threads, st));
+    RG_GO(make_frequencies(core, st));
+    RG_GO(rg_weights_load(core, st));
+    RG_GO(make_scratch(core, st));
+    *out = core;
+    return RG_OK;
+cleanup:
+    rg_core_destroy(core);
+    return rc;
+}
+
+void rg_core_destroy(rg_core *core) {
+    if (!core) return;
+    rg_pool_destroy(core->pool);
+    rg_weights_unload(&core->w);
+    rg_mem_unmap(core->scratch_memory, core->scratch_bytes);
+    rg_free(core->inv_freq);
+    rg_free(core);
+}
+
+int rg_core_threads(const rg_core *core) { return rg_pool_threads(core->pool); }
+uint32_t rg_core_chunk(const rg_core *core) { return core->chunk; }
+uint64_t rg_core_weight_bytes(const rg_core *core) { return core->w.memory_bytes; }
+uint64_t rg_core_scratch_bytes(const rg_core *core) { return core->scratch_bytes; }
+
+void rg_core_set_tap(rg_core *core, const rg_tap *tap) {
+    core->tap = tap ? *tap : (rg_tap){0};
+}
+
+/* ---- window -------------------------------------------------------------------------------------- */
+
+rg_code rg_window_tap(const rg_window *win, const char *name, uint32_t layer, uint32_t cols,
+                      const float *data, rg_status *st) {
+    for (uint32_t i = 0; i < win->n_seg; i++) {
+        const rg_segment *seg = &win->segs[i];
+        RG_TRY(win->core->tap.see(win->core->tap.user, name, layer, seg->pos0, seg->n, cols,
+                                  data + (size_t)seg->row0 * cols, st));
+    }
+    return RG_OK;
+}
+
+static void rope_rows(void *arg, size_t begin, size_t end, int thread) {
+    const rg_window *win = arg;
+    const uint32_t n_rot = win->core->hp->n_rot;
+    (void)thread;
+    for (uint32_t s = 0; s < win->n_seg; s++) {
+        const rg_segment *seg = &win->segs[s];
+        for (uint32_t i = 0; i < seg->n; i++) {
+            const size_t row = seg->row0 + i;
+            if (row < begin || row >= end) continue;
+            rg_rope_table(win->core->s.rope + row * n_rot, win->core->inv_freq, n_rot / 2,
+                          seg->pos0 + i);
+        }
+    }
+}
+
+void rg_window_rope(const rg_window *win) {
+    rg_window copy = *win;
+    rg_pool_run(win->core->pool, win->T, 1, rope_rows, &copy);
+}
+
+/* Every stream starts as the token's embedding. */
+static void embed_rows(void *arg, size_t begin, size_t end, int thread) {
+    const rg_window *win = arg;
+    const rg_core *core = win->core;
+    const rg_mat *m = &core->w.token_embd;
+    const size_t E = core->hp->n_embd, H = core->hp->n_hc;
+    (void)thread;
+    for (size_t t = begin; t < end; t++) {
+        float *row = core->s.residual + t * H * E;
+        rg_unpack_row(m->type, m->data + (size_t)win->ids[t] * m->row_bytes, row, E);
+        for (size_t s = 1; s < H; s++) memcpy(row + s * E, row, E * sizeof *row);
+    }
+}
+
+static rg_code tap_half(const rg_window *win, uint32_t layer, bool ffn, rg_status *st) {
+    const rg_scratch *s = &win->core->s;
+    const rg_hparams *hp = win->core->hp;
+    if (!rg_tapped(win->core)) return RG_OK;
+    RG_TRY(rg_window_tap(win, ffn ? "mixed_ffn" : "mixed_attn", layer, hp->n_embd, s->u, st));
+    return rg_window_tap(win, ffn ? "inject_ffn" : "inject_attn", layer, hp->n_hc, s->inject, st);
+}
+
+static rg_code tap_layer(const rg_window *win, uint32_t layer, rg_status *st) {
+    const rg_core *core = win->core;
+    const rg_hparams *hp = core->hp;
+    if (!rg_tapped(core)) return RG_OK;
+    RG_TRY(rg_window_tap(win, "residual", layer, hp->n_hc * hp->n_embd, core->s.residual, st));
+    if (core->w.layers[layer].is_attn) return RG_OK;
+    const uint32_t D = hp->ssm_head_dim;
+    for (uint32_t i = 0; i < win->n_seg; i++) {
+        RG_TRY(core->tap.see(core->tap.user, "gdn_state", layer, 0, hp->n_v_head * D, D,
+                             win->segs[i].seq->layers[layer].S, st));
+    }
+    return RG_OK;
+}
+
+static rg_code run_layer(const rg_window *win, uint32_t layer, rg_status *st) {
+    rg_core *core = win->core;
+    const rg_layer_weights *w = &core->w.layers[layer];
+    float *residual = core->s.residual;
+    if (w->has_ple) rg_layer_ple(win, layer);
+    RG_TRY(rg_hc_read(core, &w->hc_attn, residual, win->T, layer,
+                      w->is_attn ? "attention" : "delta net", st));
+    RG_TRY(tap_half(win, layer, false, st));
+    if (w->is_attn) {
+        rg_layer_attn(win, &w->attn, layer);
+    } else {
+        rg_layer_gdn(win, layer);
+    }
+    rg_hc_write(core, residual, win->T);
+    RG_TRY(rg_hc_read(core, &w->hc_ffn, residual, win->T, layer, "experts", st));
+    RG_TRY(tap_half(win, layer, true, st));
+    RG_TRY(rg_layer_moe(win, &w->moe, layer, st));
+    rg_hc_write(core, residual, win->T);
+    return tap_layer(win, layer, st);
+}
+
+/* Runs the rows through the trunk; the residual of the last layer stays in the scratch. */
+static rg_code run_window(const rg_window *win, const atomic_bool *cancel, rg_status *st) {
+    rg_core *core = win->core;
+    rg_window rows = *win;
+    rg_pool_run(core->pool, win->T, 1, embed_rows, &rows);
+    rg_window_rope(win);
+    RG_TRY(rg_ple_gather(win, st));
+    for (uint32_t i = 0; i < core->hp->n_layer; i++) {
+        if (cancel && atomic_load_explicit(cancel, memory_order_relaxed)) {
+            return rg_fail(st, RG_CANCELED, "canceled at layer %u", i);
+        }
+        RG_TRY(run_layer(win, i, st));
+    }
+    for (uint32_t i = 0; i < win->n_seg; i++) {
+        if (win->segs[i].seq->opt.mtp) return rg_mtp_follow(win, st);
+    }
+    return RG_OK;
+}
+
+/* ---- head ---------------------------------------------------------------------------------------- */
+
+rg_code rg_core_head(rg_core *core, const rg_hc_weights *hc, const rg_mat *output,
+                     const float *residual, uint32_t n, rg_status *st) {
+    RG_ASSERT(n >= 1 && n <= RG_HEAD_ROWS);
+    const rg_hparams *hp = core->hp;
+    RG_TRY(rg_hc_read(core, hc, residual, n, hp->n_layer, "final mixer", st));
+    rg_input in;
+    rg_input_set(&in, core->s.u, n, hp->n_embd, &core->s.act);
+    rg_core_mul(core, &in, &(rg_product){output, core->s.logits}, 1);
+    for (size_t i = 0; i < (size_t)n * hp->n_vocab; i++) {
+        if (isfinite(core->s.logits[i])) continue;
+        return rg_fail(st, RG_FORMAT,
+                       "logit %zu is not finite behind layer %u: the output weights are damaged",
+                       i % hp->n_vocab, hp->n_layer - 1);
+    }
+    return RG_OK;
+}
+
+/* Logits of rows [row, T) of one segment's window to the sink. */
+static rg_code give_logits(rg_core *core, const rg_segment *seg, uint32_t row,
+                           const rg_logits_sink *sink, rg_status *st) {
+    const rg_hparams *hp = core->hp;
+    const size_t HE = (size_t)hp->n_hc * hp->n_embd;
+    while (row < seg->n) {
+        const uint32_t n = seg->n - row < RG_HEAD_ROWS ? seg->n - row : RG_HEAD_ROWS;
+        RG_TRY(rg_core_head(core, &core->w.output_hc, &core->w.output,
+                            core->s.residual + (seg->row0 + row) * HE, n, st));
+        for (uint32_t i = 0; i < n; i++) {
+            RG_TRY(sink->row(sink->user, seg->pos0 + row + i,
+                             core->s.logits + (size_t)i * hp->n_vocab, st));
+        }
+        row += n;
+    }
+    return RG_OK;
+}
+
+/* ---- eval ---------------------------------------------------------------------------------------- */
+
+static rg_code check_request(const rg_core *core, const rg_seq *seq, const int32_t *ids, uint32_t n,
+                             rg_status *st) {
+    if (seq->failed) {
+        return rg_fail(st, RG_INVALID, "the sequence failed before and was not reset");
+    }
+    if (n > seq->opt.n_ctx - seq->length) {
+        return rg_fail(st, RG_INVALID, "%u tokens do not fit behind %u in a context of %u", n,
+                       seq->length, seq->opt.n_ctx);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (ids[i] < 0 || (uint32_t)ids[i] >= core->hp->n_vocab) {
+            return rg_fail(st, RG_INVALID, "token id %d at %u lies outside the vocabulary of %u",
+                           ids[i], i, core->hp->n_vocab);
+        }
+    }
+    return RG_OK;
+}
+
+static rg_code eval_window(rg_core *core, rg_seq *seq, const int32_t *ids, uint32_t T,
+                           uint32_t first_logits, const rg_logits_sink *sink,
+                           const atomic_bool *cancel, rg_status *st) {
+    const rg_segment seg = {.seq = seq, .row0 = 0, .n = T, .pos0 = seq->length};
+    const rg_window win = {.core = core, .segs = &seg, .n_seg = 1, .T = T, .ids = ids};
+    RG_TRY(run_window(&win, cancel, st));
+    memcpy(seq->ids + seq->length, ids, T * sizeof *ids);
+    RG_TRY(give_logits(core, &seg, first_logits, sink, st));
+    seq->length += T;
+    return RG_OK;
+}
+
+rg_code rg_core_eval(rg_core *core, rg_seq *seq, const int32_t *ids, uint32_t n, uint32_t chunk,
+                     rg_want want, const rg_logits_sink *sink, const atomic_bool *cancel,
+                     rg_status *st) {
+    RG_TRY(check_request(core, seq, ids, n, st));
+    if (chunk == 0 || chunk > core->chunk) chunk = core->chunk;
+    const rg_core_options *opt = &core->opt;
+    for (uint32_t done = 0; done < n;) {
+        const uint32_t T = n - done < chunk ? n - done : chunk;
+        uint32_t first = want == RG_WANT_ALL ? 0 : T;
+        if (want == RG_WANT_LAST && done + T == n) first = T - 1;
+        if (!rg_tapped(core)) rg_alloc_guard_enter();
+        const rg_code rc = eval_window(core, seq, ids + done, T, first, sink, cancel, st);
+        if (!rg_tapped(core)) rg_alloc_guard_leave();
+        if (rc != RG_OK) {
+            seq->failed = true;
+            return rc;
+        }
+        done += T;
+        if (opt->progress && n > 1) opt->progress(opt->progress_user, "prefill", done, n);
+    }
+    return RG_OK;
+}

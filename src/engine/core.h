@@ -1,0 +1,276 @@
+/* Private face of the engine: weights in memory, scratch, sequence state, and the layer functions.
+ *
+ * Letters: T rows of the window, H residual streams (n_hc), E n_embd, D head size.
+ */
+#ifndef RG_ENGINE_CORE_H
+#define RG_ENGINE_CORE_H
+
+#include "engine/engine.h"
+
+/* ---- weights ------------------------------------------------------------------------------------- */
+
+typedef struct rg_hc_weights {
+    const float *norm; /* [H*E] */
+    rg_mat down, up, inject; /* inject.data NULL for a final mixer */
+} rg_hc_weights;
+
+typedef struct rg_gdn_weights {
+    rg_mat qkv, gate, alpha, beta, out;
+    const float *conv; /* [channels][n_tap] */
+    const float *dt, *a, *norm;
+} rg_gdn_weights;
+
+typedef struct rg_attn_weights {
+    rg_mat q, k, v, out, idx_q, idx_k;
+    const float *q_norm, *k_norm, *idx_q_norm, *idx_k_norm;
+    uint32_t ratio;
+} rg_attn_weights;
+
+/* All experts of one layer in one block: expert e starts at mat.data + e * stride. */
+typedef struct rg_expert_mat {
+    rg_mat mat; /* of expert 0 */
+    size_t stride;
+} rg_expert_mat;
+
+typedef struct rg_moe_weights {
+    rg_mat router, shared_gate_inp, shared_gate, shared_up, shared_down;
+    rg_expert_mat gate, up, down; /* of a fused gate_up: two views of it */
+    uint32_t n_ff;
+} rg_moe_weights;
+
+typedef struct rg_ple_weights {
+    rg_mat key, value;
+    const float *norm_key, *norm_query, *norm_conv; /* [H*E] */
+    const float *conv; /* [H*E][n_tap] */
+} rg_ple_weights;
+
+typedef struct rg_layer_weights {
+    bool is_attn, has_ple;
+    rg_hc_weights hc_attn, hc_ffn;
+    rg_gdn_weights gdn;
+    rg_attn_weights attn;
+    rg_moe_weights moe;
+    rg_ple_weights ple;
+} rg_layer_weights;
+
+typedef struct rg_mtp_weights {
+    rg_layer_weights layer;
+    const float *enorm, *hnorm; /* [E], [H*E] */
+    rg_mat eh_proj;             /* [2E] -> [E]; or the halves: */
+    rg_mat fc_embd, fc_hidden;
+    rg_hc_weights head;
+    rg_mat embd, output;
+} rg_mtp_weights;
+
+typedef struct rg_weights {
+    rg_mat token_embd, output;
+    rg_hc_weights output_hc;
+    rg_layer_weights *layers; /* [n_layer] */
+    rg_mtp_weights mtp;
+    void *memory; /* everything above points into it */
+    size_t memory_bytes;
+} rg_weights;
+
+/* Reads every tensor the model names into one block of memory. */
+rg_code rg_weights_load(rg_core *core, rg_status *st);
+void rg_weights_unload(rg_weights *w);
+
+/* ---- scratch ------------------------------------------------------------------------------------- */
+
+/* Quantised copies of up to `rows` activation rows, one form each. */
+typedef struct rg_act_buffer {
+    int8_t *codes[RG_ACT_FORMS];
+    float *scales[RG_ACT_FORMS];
+    int16_t *sums[RG_ACT_FORMS];
+} rg_act_buffer;
+
+/* Rows that feed products; quantised on first use of a form. */
+typedef struct rg_input {
+    const float *x; /* [T][n_in] */
+    uint32_t T, n_in;
+    rg_act_buffer *buffer;
+    bool ready[RG_ACT_FORMS];
+} rg_input;
+
+typedef struct rg_scratch {
+    /* Live through the window. */
+    float *residual; /* [T][H*E] */
+    float *rope;     /* [T][n_rot] cos then sin */
+    float *ple_in;   /* [T][ple heads * row] */
+    /* Live through one half layer. */
+    float *normed;   /* [T][H*E] */
+    float *mix;      /* [T][H*E] gates; PLE keys */
+    float *low;      /* [T][rank] */
+    float *u;        /* [T][E] mixed input */
+    float *inject;   /* [T][H] */
+    float *y;        /* [T][E] output of the half layer */
+    rg_act_buffer act, act_hidden;
+    /* Gated delta net. */
+    float *qkv, *conv; /* [T][channels] */
+    float *z, *gdn_o;  /* [T][Hv*D] */
+    float *alpha, *beta, *decay; /* [T][Hv] */
+    /* Attention. */
+    float *qg;             /* [T][n_head*2*D] */
+    float *q, *attn_o;     /* [T][n_head*D] */
+    float *k, *v;          /* [T][n_head_kv*D] */
+    float *idx_q, *idx_k;  /* [T][idx_n_head*idx_D], [T][idx_D] */
+    uint32_t *run_first, *run_count; /* [T][run_cap] */
+    uint32_t *n_run;       /* [T] */
+    uint32_t run_cap;
+    /* Experts. A pair is (row, k): slot = row * n_used + k. */
+    float *router;                        /* [T][n_expert] */
+    uint32_t *expert_ids;                 /* [T][n_used] best first */
+    float *expert_w;                      /* [T][n_used] */
+    uint32_t *pair_row, *pair_slot;       /* [T*n_used] sorted by expert, then row */
+    uint32_t *expert_begin;               /* [n_expert + 1] */
+    uint32_t *active;                     /* [n_expert] experts with rows, ascending */
+    float *gate, *up;                     /* [T*n_used][n_ff] */
+    float *expert_out;                    /* [T*n_used][E] */
+    float *shared_hidden, *shared_up;     /* [T][n_ff_shared] */
+    float *shared_out;                    /* [T][E] */
+    float *shared_sigma;                  /* [T] */
+    /* PLE. */
+    float *ple_value;   /* [T][E] */
+    float *ple_gated;   /* [T][H*E] */
+    float *ple_normed;  /* [T][H*E] */
+    /* Head. */
+    float *head_rows;   /* [RG_HEAD_ROWS][H*E] */
+    float *logits;      /* [RG_HEAD_ROWS][n_vocab] */
+    /* Draft block. */
+    float *mtp_in;      /* [T*H][2E] */
+    float *mtp_residual; /* [T][H*E] */
+    int32_t *mtp_ids;   /* [T] */
+} rg_scratch;
+
+/* Rows of the head computed at once when logits of every position are wanted. */
+#define RG_HEAD_ROWS 32u
+
+typedef struct rg_thread_scratch {
+    void *mul;     /* rg_mul_scratch_bytes */
+    float *attn;   /* RG_ATTENTION_TMP */
+    float *row;    /* [max(head sizes) * heads] small temporaries */
+    uint8_t *raw;  /* one packed row of the n-gram table */
+} rg_thread_scratch;
+
+/* Lays the scratch for T rows out from `base` (NULL: only counts). Returns its bytes. */
+size_t rg_scratch_layout(const rg_core *core, rg_scratch *s, rg_thread_scratch *threads,
+                         uint8_t *base);
+
+/* ---- core and sequence --------------------------------------------------------------------------- */
+
+struct rg_core {
+    const rg_gguf *gguf;   /* borrowed */
+    const rg_model *model; /* borrowed */
+    const rg_hparams *hp;  /* &model->hp */
+    const rg_ops *ops;
+    rg_core_options opt;
+    uint32_t chunk;
+    rg_pool *pool;
+    rg_weights w;
+    double *inv_freq; /* [n_rot / 2] */
+    rg_scratch s;
+    rg_thread_scratch threads[RG_POOL_THREADS_MAX];
+    void *scratch_memory;
+    size_t scratch_bytes;
+    rg_tap tap; /* see == NULL: off */
+};
+
+/* State of one attention layer (trunk or draft). */
+typedef struct rg_kv {
+    void *k, *v;     /* [n_ctx][n_head_kv*D] of the cache type */
+    void *idx_raw;   /* [n_ctx][idx_D]; NULL when dense */
+    void *idx_block; /* [n_ctx / ratio][idx_D] finished block keys */
+} rg_kv;
+
+typedef struct rg_layer_state {
+    rg_kv kv;        /* attention */
+    float *S;        /* [Hv][D key][D value] */
+    float *conv;     /* [n_tap - 1][channels] latest rows, oldest first */
+    float *ple_conv; /* [(n_tap - 1) * ngram][H*E] */
+} rg_layer_state;
+
+struct rg_seq {
+    rg_core *core;
+    rg_seq_options opt;
+    uint32_t length;
+    bool failed; /* a window broke off: the layers disagree */
+    int32_t *ids; /* [n_ctx] */
+    rg_layer_state *layers; /* [n_layer + n_mtp] */
+    float *idx_scores;      /* [n_threads][n_ctx] */
+    uint32_t *idx_top;      /* [n_threads][budget] */
+    uint32_t mtp_length;    /* rows of the draft block */
+    float *mtp_pending;     /* [H*E] residual of the last trunk row */
+    void *memory;
+    size_t memory_bytes;
+};
+
+#define RG_SEGMENTS_MAX 64u /* sequences that may share a window */
+
+/* Rows [row0, row0 + n) of a window belong to one sequence and start at position pos0. Rows of
+ * several sequences may share a window: they are independent. */
+typedef struct rg_segment {
+    rg_seq *seq;
+    uint32_t row0, n, pos0;
+} rg_segment;
+
+typedef struct rg_window {
+    rg_core *core;
+    const rg_segment *segs;
+    uint32_t n_seg;
+    uint32_t T;
+    const int32_t *ids; /* [T] */
+} rg_window;
+
+static inline bool rg_seq_f16(const rg_seq *seq) { return seq->opt.kv == RG_KV_F16; }
+
+/* Rotation tables of the window's rows into s.rope. */
+void rg_window_rope(const rg_window *win);
+
+/* ---- products ------------------------------------------------------------------------------------ */
+
+void rg_input_set(rg_input *in, const float *x, uint32_t T, uint32_t n_in, rg_act_buffer *buffer);
+/* The rows in the form a weight type takes, quantising them if needed (parallel). */
+rg_act rg_input_as(rg_core *core, rg_input *in, rg_type type);
+
+typedef struct rg_product {
+    const rg_mat *w;
+    float *y; /* [T][w->n_out] */
+} rg_product;
+
+#define RG_PRODUCTS_MAX 8u
+/* y = w x for several matrices over the same rows, in one parallel phase. */
+void rg_core_mul(rg_core *core, rg_input *in, const rg_product *products, uint32_t n);
+
+/* ---- layers -------------------------------------------------------------------------------------- */
+
+/* Residual -> mixed input u and inject weights (spec 4.1). `residual` [T][H*E]. FORMAT naming `layer`
+ * and `where` when a value is not finite. */
+rg_code rg_hc_read(rg_core *core, const rg_hc_weights *w, const float *residual, uint32_t T,
+                   uint32_t layer, const char *where, rg_status *st);
+/* residual_s += inject_s * y. */
+void rg_hc_write(rg_core *core, float *residual, uint32_t T);
+
+void rg_layer_gdn(const rg_window *win, uint32_t layer);
+/* `kv_layer` indexes seq->layers; positions start at seg.pos0. */
+void rg_layer_attn(const rg_window *win, const rg_attn_weights *w, uint32_t kv_layer);
+rg_code rg_layer_moe(const rg_window *win, const rg_moe_weights *w, uint32_t layer, rg_status *st);
+/* Rows of the n-gram table for every token of the window into ple_in. */
+rg_code rg_ple_gather(const rg_window *win, rg_status *st);
+void rg_layer_ple(const rg_window *win, uint32_t layer);
+
+/* Final mixer and output of `n` <= RG_HEAD_ROWS residual rows -> s.logits [n][n_vocab]. */
+rg_code rg_core_head(rg_core *core, const rg_hc_weights *hc, const rg_mat *output,
+                     const float *residual, uint32_t n, rg_status *st);
+
+/* Feeds the draft block the rows (R_p, token p+1) that became known with the window (spec 5.2): the
+ * pending row, then all rows but the last, which becomes pending. */
+rg_code rg_mtp_follow(const rg_window *win, rg_status *st);
+
+/* ---- taps ---------------------------------------------------------------------------------------- */
+
+static inline bool rg_tapped(const rg_core *core) { return core->tap.see != NULL; }
+/* Shows rows of each segment; per_row rows of the data belong to one token row. */
+rg_code rg_window_tap(const rg_window *win, const char *name, uint32_t layer, uint32_t cols,
+                      const float *data, rg_status *st);
+
+#endif

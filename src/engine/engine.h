@@ -1,0 +1,98 @@
+/* engine: a loaded model and the mutable state of sequences. Graph, prefill chunk, decode window, KV
+ * cache, draft block, sampler.
+ *
+ * One worker thread owns a core and all its sequences; compute threads see leaves only. Everything
+ * large is taken when a core or a sequence is created; a window allocates nothing.
+ *
+ * Charter: the logits of a position depend on the tokens before it alone, never on how they were cut
+ * into windows, on the number of threads or on other rows (kernels.h).
+ */
+#ifndef RG_ENGINE_H
+#define RG_ENGINE_H
+
+#include <stdatomic.h>
+
+#include "base/base.h"
+#include "engine/sampler.h"
+#include "engine/stop.h"
+#include "kernels/kernels.h"
+#include "model/model.h"
+
+#define RG_CHUNK_DEFAULT 512u
+#define RG_CHUNK_MAX     8192u
+
+typedef struct rg_core rg_core;
+typedef struct rg_seq rg_seq;
+
+/* Something in progress: `done` of `total` bytes or tokens. Called on the thread of the caller. */
+typedef void rg_core_progress(void *user, const char *what, uint64_t done, uint64_t total);
+
+typedef struct rg_core_options {
+    int n_threads; /* 0 = physical cores */
+    rg_cpu_level level;
+    rg_kernel_set kernels;
+    uint32_t chunk; /* rows of a window at most; 0 = RG_CHUNK_DEFAULT */
+    rg_core_progress *progress; /* NULL = none */
+    void *progress_user;
+} rg_core_options;
+
+/* Loads the weights. gguf and model are borrowed and must outlive the core (rows of the n-gram table
+ * are read from the file as tokens come). Memory that is not there is refused with the sum. */
+RG_MUST_CHECK rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const rg_model *model,
+                                     const rg_core_options *opt, rg_status *st);
+void rg_core_destroy(rg_core *core);
+
+int rg_core_threads(const rg_core *core);
+uint32_t rg_core_chunk(const rg_core *core);
+/* Bytes held: weights (with experts), scratch. */
+uint64_t rg_core_weight_bytes(const rg_core *core);
+uint64_t rg_core_scratch_bytes(const rg_core *core);
+
+/* ---- taps ---------------------------------------------------------------------------------------- */
+
+/* Sees intermediate values: `rows` x `cols` f32, row-major, valid during the call. `row0` is the
+ * position of the first row in its sequence. Names as in dump.h. */
+typedef struct rg_tap {
+    rg_code (*see)(void *user, const char *name, uint32_t layer, uint32_t row0, uint32_t rows,
+                   uint32_t cols, const float *data, rg_status *st);
+    void *user;
+} rg_tap;
+
+/* NULL switches the tap off. */
+void rg_core_set_tap(rg_core *core, const rg_tap *tap);
+
+/* ---- sequences ----------------------------------------------------------------------------------- */
+
+typedef struct rg_seq_options {
+    uint32_t n_ctx; /* positions at most; 1 .. the context the model was made for */
+    rg_kv_type kv;
+    bool mtp;       /* keep the draft block's state in step (needs a model with one) */
+} rg_seq_options;
+
+RG_MUST_CHECK rg_code rg_seq_create(rg_seq **out, rg_core *core, const rg_seq_options *opt,
+                                    rg_status *st);
+void rg_seq_destroy(rg_seq *seq);
+/* Back to the empty sequence; also mends a sequence that failed. */
+void rg_seq_reset(rg_seq *seq);
+uint32_t rg_seq_length(const rg_seq *seq); /* tokens so far */
+uint32_t rg_seq_capacity(const rg_seq *seq);
+uint64_t rg_seq_bytes(const rg_seq *seq);
+const int32_t *rg_seq_ids(const rg_seq *seq); /* [length] */
+
+typedef enum rg_want { RG_WANT_NONE, RG_WANT_LAST, RG_WANT_ALL } rg_want;
+
+/* Receives logits [n_vocab] of the token at `position`, valid during the call. */
+typedef struct rg_logits_sink {
+    rg_code (*row)(void *user, uint32_t position, const float *logits, rg_status *st);
+    void *user;
+} rg_logits_sink;
+
+/* Appends n tokens, in windows of at most `chunk` rows (0 = the core's). The wanted logits go to the
+ * sink in ascending position. `cancel` (may be NULL) is looked at between layers. An id outside the
+ * vocabulary or a full context is INVALID and changes nothing; any other failure leaves the sequence
+ * unusable until rg_seq_reset. Values that are not finite are FORMAT and the layer is named. */
+RG_MUST_CHECK rg_code rg_core_eval(rg_core *core, rg_seq *seq, const int32_t *ids, uint32_t n,
+                                   uint32_t chunk, rg_want want, const rg_logits_sink *sink,
+                                   const atomic_bool *cancel, rg_status *st);
+
+#endif

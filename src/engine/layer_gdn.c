@@ -1,0 +1,126 @@
+/* Gated delta net (spec 4.2): projections, causal convolution, delta rule, gated norm. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/core.h"
+
+typedef struct gdn_job {
+    rg_core *core;
+    const rg_gdn_weights *w;
+    const rg_segment *seg;
+    rg_layer_state *state;
+} gdn_job;
+
+static uint32_t n_channel(const rg_hparams *hp) {
+    return (2 * hp->n_k_head + hp->n_v_head) * hp->ssm_head_dim;
+}
+
+/* Inputs of the convolution for row t of the segment, oldest first; NULL before the first token. */
+static void find_taps(const gdn_job *job, uint32_t t, const float *taps[]) {
+    const rg_hparams *hp = job->core->hp;
+    const uint32_t n_tap = hp->ssm_conv;
+    const size_t n = n_channel(hp);
+    const float *rows = job->core->s.qkv + job->seg->row0 * n;
+    for (uint32_t k = 0; k < n_tap; k++) {
+        const uint32_t back = n_tap - 1 - k;
+        if (back > job->seg->pos0 + t) {
+            taps[k] = NULL;
+        } else if (back > t) {
+            taps[k] = job->state->conv + (n_tap - 1 - (back - t)) * n;
+        } else {
+            taps[k] = rows + (t - back) * n;
+        }
+    }
+}
+
+/* Convolution, then the norms of q and k and the decay of each head. */
+static void conv_rows(void *arg, size_t begin, size_t end, int thread) {
+    const gdn_job *job = arg;
+    rg_core *core = job->core;
+    const rg_hparams *hp = core->hp;
+    const rg_ops *ops = core->ops;
+    const uint32_t D = hp->ssm_head_dim, Hk = hp->n_k_head, Hv = hp->n_v_head;
+    const uint32_t n = n_channel(hp);
+    const float scale = 1.0f / sqrtf((float)D);
+    (void)thread;
+    for (size_t t = begin; t < end; t++) {
+        const size_t row = job->seg->row0 + t;
+        const float *taps[RG_CONV_MAX];
+        float *c = core->s.conv + row * n;
+        find_taps(job, (uint32_t)t, taps);
+        ops->conv_silu(job->w->conv, taps, hp->ssm_conv, c, n);
+        for (uint32_t h = 0; h < Hk; h++) {
+            ops->l2_norm(c + h * D, c + h * D, D, 1e-6f, scale);
+            ops->l2_norm(c + (Hk + h) * D, c + (Hk + h) * D, D, 1e-6f, 1.0f);
+        }
+        ops->gdn_decay(core->s.alpha + row * Hv, job->w->dt, job->w->a, core->s.decay + row * Hv,
+                       Hv);
+        ops->sigmoid(core->s.beta + row * Hv, core->s.beta + row * Hv, Hv);
+    }
+}
+
+static void head_steps(void *arg, size_t begin, size_t end, int thread) {
+    const gdn_job *job = arg;
+    rg_core *core = job->core;
+    const rg_hparams *hp = core->hp;
+    const uint32_t D = hp->ssm_head_dim, Hk = hp->n_k_head, Hv = hp->n_v_head;
+    const size_t n = n_channel(hp), row0 = job->seg->row0;
+    const float *c = core->s.conv + row0 * n;
+    (void)thread;
+    for (size_t h = begin; h < end; h++) {
+        const size_t key = h % Hk; /* tiled order of the file */
+        core->ops->gdn_steps(job->state->S + h * D * D, D, c + key * D, c + (Hk + key) * D, n,
+                             c + (2 * Hk + h) * D, n, core->s.decay + row0 * Hv + h,
+                             core->s.beta + row0 * Hv + h, Hv,
+                             core->s.gdn_o + row0 * Hv * D + h * D, (size_t)Hv * D, job->seg->n);
+    }
+}
+
+static void gate_rows(void *arg, size_t begin, size_t end, int thread) {
+    const gdn_job *job = arg;
+    rg_core *core = job->core;
+    const uint32_t D = core->hp->ssm_head_dim;
+    (void)thread;
+    for (size_t i = begin; i < end; i++) { /* one head of one row */
+        float *o = core->s.gdn_o + i * D;
+        core->ops->rms_norm(o, job->w->norm, o, D, core->hp->rms_eps);
+        core->ops->sigmoid_mul(o, core->s.z + i * D, o, D);
+    }
+}
+
+/* The last n_tap - 1 inputs become the history of the next window. */
+static void keep_history(const gdn_job *job) {
+    const uint32_t keep = job->core->hp->ssm_conv - 1, T = job->seg->n;
+    const size_t n = n_channel(job->core->hp);
+    const float *rows = job->core->s.qkv + job->seg->row0 * n;
+    float *conv = job->state->conv;
+    if (T >= keep) {
+        memcpy(conv, rows + (T - keep) * n, keep * n * sizeof *conv);
+        return;
+    }
+    memmove(conv, conv + T * n, (keep - T) * n * sizeof *conv);
+    memcpy(conv + (keep - T) * n, rows, T * n * sizeof *conv);
+}
+
+void rg_layer_gdn(const rg_window *win, uint32_t layer) {
+    rg_core *core = win->core;
+    rg_scratch *s = &core->s;
+    const rg_hparams *hp = core->hp;
+    const rg_gdn_weights *w = &core->w.layers[layer].gdn;
+    rg_input in;
+    rg_input_set(&in, s->u, win->T, hp->n_embd, &s->act);
+    const rg_product products[4] = {
+        {&w->qkv, s->qkv}, {&w->gate, s->z}, {&w->beta, s->beta}, {&w->alpha, s->alpha}};
+    rg_core_mul(core, &in, products, 4);
+    gdn_job job = {.core = core, .w = w};
+    for (uint32_t i = 0; i < win->n_seg; i++) {
+        job.seg = &win->segs[i];
+        job.state = &job.seg->seq->layers[layer];
+        rg_pool_run(core->pool, job.seg->n, 1, conv_rows, &job);
+        rg_pool_run(core->pool, hp->n_v_head, 1, head_steps, &job);
+        keep_history(&job);
+    }
+    rg_pool_run(core->pool, (size_t)win->T * hp->n_v_head, 1, gate_rows, &job);
+    rg_input_set(&in, s->gdn_o, win->T, hp->n_v_head * hp->ssm_head_dim, &s->act);
+    rg_core_mul(core, &in, &(rg_product){&w->out, s->y}, 1);
+}

@@ -1,0 +1,126 @@
+/* Sequence state: one block of memory, laid out by one function that counts and places. */
+#include <string.h>
+
+#include "engine/core.h"
+
+#define ALIGN 64u
+
+typedef struct plan {
+    uint8_t *base; /* NULL while counting */
+    size_t used;
+} plan;
+
+static void *take(plan *p, size_t count, size_t size) {
+    void *at = p->base ? p->base + p->used : NULL;
+    p->used += (count * size + ALIGN - 1) / ALIGN * ALIGN;
+    return at;
+}
+
+static void place_kv(plan *p, rg_kv *kv, const rg_seq *seq, uint32_t ratio) {
+    const rg_hparams *hp = seq->core->hp;
+    const size_t size = rg_seq_f16(seq) ? 2 : 4, n = seq->opt.n_ctx;
+    kv->k = take(p, n * hp->n_head_kv * hp->head_dim, size);
+    kv->v = take(p, n * hp->n_head_kv * hp->head_dim, size);
+    if (!ratio) return;
+    kv->idx_raw = take(p, n * hp->idx_head_dim, size);
+    kv->idx_block = take(p, n / ratio * hp->idx_head_dim, size);
+}
+
+static void place_gdn(plan *p, rg_layer_state *l, const rg_hparams *hp) {
+    const size_t D = hp->ssm_head_dim;
+    const size_t channels = (2 * (size_t)hp->n_k_head + hp->n_v_head) * D;
+    l->S = take(p, hp->n_v_head * D * D, sizeof(float));
+    l->conv = take(p, (hp->ssm_conv - 1) * channels, sizeof(float));
+}
+
+static size_t layout(rg_seq *seq, uint8_t *base) {
+    plan p = {.base = base};
+    const rg_core *core = seq->core;
+    const rg_hparams *hp = core->hp;
+    const size_t HE = (size_t)hp->n_hc * hp->n_embd;
+    for (uint32_t i = 0; i < hp->n_layer; i++) {
+        const rg_layer_weights *w = &core->w.layers[i];
+        rg_layer_state *l = &seq->layers[i];
+        if (w->is_attn) {
+            place_kv(&p, &l->kv, seq, w->attn.ratio);
+        } else {
+            place_gdn(&p, l, hp);
+        }
+        if (w->has_ple) {
+            l->ple_conv = take(&p, (hp->ple_conv - 1) * hp->ple_ngram * HE, sizeof(float));
+        }
+    }
+    if (seq->opt.mtp) {
+        place_kv(&p, &seq->layers[hp->n_layer].kv, seq, core->w.mtp.layer.attn.ratio);
+        seq->mtp_pending = take(&p, HE, sizeof(float));
+    }
+    const size_t threads = (size_t)rg_pool_threads(core->pool);
+    seq->ids = take(&p, seq->opt.n_ctx, sizeof(int32_t));
+    seq->idx_scores = take(&p, threads * seq->opt.n_ctx, sizeof(float));
+    seq->idx_top = take(&p, threads * hp->idx_budget, sizeof(uint32_t));
+    return p.used;
+}
+
+static rg_code check_options(const rg_core *core, const rg_seq_options *opt, rg_status *st) {
+    if (opt->n_ctx < 1 || opt->n_ctx > core->hp->n_ctx_train) {
+        return rg_fail(st, RG_INVALID, "a context of %u tokens is wanted, the model allows 1..%u",
+                       opt->n_ctx, core->hp->n_ctx_train);
+    }
+    if (opt->mtp && !core->hp->n_mtp) {
+        return rg_fail(st, RG_INVALID, "drafts are wanted, the model has no draft block");
+    }
+    return RG_OK;
+}
+
+rg_code rg_seq_create(rg_seq **out, rg_core *core, const rg_seq_options *opt, rg_status *st) {
+    *out = NULL;
+    RG_TRY(check_options(core, opt, st));
+    rg_code rc = RG_OK;
+    rg_seq *seq = rg_alloc(1, sizeof *seq, st);
+    if (!seq) return RG_NOMEM;
+    seq->core = core;
+    seq->opt = *opt;
+    seq->layers = rg_alloc(core->hp->n_layer + core->hp->n_mtp, sizeof *seq->layers, st);
+    if (!seq->layers) {
+        rc = RG_NOMEM;
+        goto cleanup;
+    }
+    seq->memory_bytes = layout(seq, NULL);
+    rc = rg_mem_map(&seq->memory, seq->memory_bytes, st);
+    if (rc != RG_OK) {
+        rg_context(st, rc, "state for %u tokens", opt->n_ctx);
+        goto cleanup;
+    }
+    const size_t placed = layout(seq, seq->memory);
+    RG_ASSERT(placed == seq->memory_bytes);
+    *out = seq;
+    return RG_OK;
+cleanup:
+    rg_seq_destroy(seq);
+    return rc;
+}
+
+void rg_seq_destroy(rg_seq *seq) {
+    if (!seq) return;
+    rg_mem_unmap(seq->memory, seq->memory_bytes);
+    rg_free(seq->layers);
+    rg_free(seq);
+}
+
+void rg_seq_reset(rg_seq *seq) {
+    const rg_hparams *hp = seq->core->hp;
+    const size_t D = hp->ssm_head_dim;
+    for (uint32_t i = 0; i < hp->n_layer; i++) {
+        /* Only the recurrent states need zeros: caches and histories are read up to the length. */
+        float *S = seq->layers[i].S;
+        if (S) memset(S, 0, hp->n_v_head * D * D * sizeof *S);
+    }
+    seq->length = 0;
+    seq->mtp_length = 0;
+    seq->failed = false;
+}
+
+uint32_t rg_seq_length(const rg_seq *seq) { return seq->length; }
+uint32_t rg_seq_capacity(const rg_seq *seq) { return seq->opt.n_ctx; }
+uint64_t rg_seq_bytes(const rg_seq *seq) { return seq->memory_bytes; }
+const int32_t *rg_seq_ids(const rg_seq *seq) { return seq->ids; }
