@@ -24,7 +24,8 @@ static inline uint32_t rg_load_u32(const uint8_t *p) {
 
 /* Fields named `d`, `dmin` and `m` are f16 unless said otherwise. q8_0 is in quant.h. */
 
-/* ---- 32 elements: low nibbles are the first half of a block, high nibbles the second ---------- */
+/* ---- 32 elements: low nibbles are the first half of a block, high nibbles the second ----------
+ */
 
 typedef struct rg_block_q4_0 {
     uint8_t d[2];
@@ -66,7 +67,8 @@ typedef struct rg_block_mxfp4 {
 } rg_block_mxfp4;
 _Static_assert(sizeof(rg_block_mxfp4) == 17, "mxfp4 block");
 
-/* ---- 64 and 128 elements ----------------------------------------------------------------------- */
+/* ---- 64 and 128 elements -----------------------------------------------------------------------
+ */
 
 typedef struct rg_block_nvfp4 {
     uint8_t d[4]; /* UE4M3, one per 16 elements */
@@ -86,7 +88,8 @@ typedef struct rg_block_q1_0 {
 } rg_block_q1_0;
 _Static_assert(sizeof(rg_block_q1_0) == 18, "q1_0 block");
 
-/* ---- 256 elements ------------------------------------------------------------------------------ */
+/* ---- 256 elements ------------------------------------------------------------------------------
+ */
 
 typedef struct rg_block_q2_K {
     uint8_t scales[16]; /* low nibble scale, high nibble min, one per 16 elements */

@@ -116,7 +116,7 @@ _Static_assert(sizeof(rg_block_q8_K) == 292, "q8_K block");
 
 /* `n` is a multiple of the block (32, 32, 256). The rules of act_golden_q8.txt. Where the scale's
  * inverse or an element is not finite, codes are clamped to -127..127 and a NaN gets code 0; an
- * infinite element makes `d` infinite (q8_0, q8_1) or zero (q8_K). */
+ * infinite element makes `d` infinite. */
 void rg_quantize_row_q8_0(const float *x, rg_block_q8_0 *y, size_t n);
 void rg_quantize_row_q8_1(const float *x, rg_block_q8_1 *y, size_t n);
 void rg_quantize_row_q8_K(const float *x, rg_block_q8_K *y, size_t n);
