@@ -1,6 +1,7 @@
 #include "base/os.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +29,10 @@ rg_code rg_mem_map(void **out, size_t size, rg_status *st) {
 
 void rg_mem_unmap(void *p, size_t size) {
     if (p) munmap(p, size);
+}
+
+size_t rg_heap_block_bytes(const void *p) {
+    return malloc_usable_size((void *)(uintptr_t)p);
 }
 
 /* Physical cores among the allowed processors: those that are the first of their sibling list. */
