@@ -39,8 +39,10 @@ static bool must_fail(void) {
 }
 
 void *rg_alloc(size_t count, size_t size, rg_status *st) {
+    size_t bytes = 0;
     void *p = NULL;
-    if (!must_fail()) p = calloc(count ? count : 1, size ? size : 1);
+    /* calloc checks the product too, but a sanitizer's calloc ends the process over it. */
+    if (!must_fail() && !__builtin_mul_overflow(count, size, &bytes)) p = calloc(1, bytes + !bytes);
     count_in(p);
     if (!p) rg_fail(st, RG_NOMEM, "cannot allocate %zu x %zu bytes", count, size);
     return p;
