@@ -1,0 +1,77 @@
+/* sampler: from one row of logits to one token id.
+ *
+ * A pick applies, in this order (llama.cpp's): logit bias, penalties (repeat, then frequency and
+ * presence), top_k, top_p, min_p, temperature, one draw. Temperature 0 or less is greedy: the
+ * highest logit after bias and penalties, the lowest id among equals.
+ *
+ * The draw for a position is a pure function of (seed, position): it does not depend on what was
+ * drawn before it or on how many rows a window held. Penalties depend on the accepted tokens alone;
+ * a rollback of rejected drafts restores them exactly.
+ *
+ * Threads: an rg_sampler belongs to one thread at a time (a pick uses its scratch).
+ */
+#ifndef RG_ENGINE_SAMPLER_H
+#define RG_ENGINE_SAMPLER_H
+
+#include "base/status.h"
+
+#define RG_SAMPLING_BIAS_MAX     65536 /* logit_bias pairs of one request */
+#define RG_SAMPLING_LOGPROBS_MAX 128   /* alternatives of one position */
+
+typedef struct rg_logit_bias {
+    int32_t id;
+    float bias; /* added to the logit; -INFINITY bans the token */
+} rg_logit_bias;
+
+typedef struct rg_sampling_params {
+    float temperature;       /* 0 or less = greedy */
+    int32_t top_k;           /* 0 = off */
+    float top_p;             /* 1 = off; at least one token is kept */
+    float min_p;             /* 0 = off */
+    float repeat_penalty;    /* 1 = off */
+    float presence_penalty;  /* 0 = off */
+    float frequency_penalty; /* 0 = off */
+    int32_t penalty_last_n;  /* accepted tokens that count; 0 = none, -1 = the whole context */
+    uint64_t seed;
+    const rg_logit_bias *logit_bias; /* [n_logit_bias]; borrowed, copied by rg_sampler_create */
+    size_t n_logit_bias;
+} rg_sampling_params;
+
+typedef struct rg_sampler rg_sampler;
+
+/* temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, no penalty (window 64), seed 0, no bias. */
+rg_sampling_params rg_sampling_defaults(void);
+
+/* INVALID with one line that names the parameter, its value and its range. */
+RG_MUST_CHECK rg_code rg_sampling_validate(const rg_sampling_params *p, size_t n_vocab,
+                                           rg_status *st);
+
+/* Validates `p` and takes all memory: no later call allocates. `n_ctx` is the largest number of
+ * tokens that can be accepted. */
+RG_MUST_CHECK rg_code rg_sampler_create(rg_sampler **out, const rg_sampling_params *p,
+                                        size_t n_vocab, size_t n_ctx, rg_status *st);
+void rg_sampler_destroy(rg_sampler *s); /* NULL is allowed */
+
+/* Appends a token to the history that the penalties look at. INVALID when the id is outside the
+ * vocabulary or n_ctx tokens are held. */
+RG_MUST_CHECK rg_code rg_sampler_accept(rg_sampler *s, int32_t id, rg_status *st);
+
+/* Takes back the last n accepted tokens. INVALID (and nothing changed) when fewer are held. */
+RG_MUST_CHECK rg_code rg_sampler_rollback(rg_sampler *s, size_t n, rg_status *st);
+
+size_t rg_sampler_n_accepted(const rg_sampler *s);
+
+/* logits: [n_vocab] f32, not changed. `position` is that of the token being drawn. Does not accept
+ * the token. INVALID when a logit is NaN or +inf, or when every one is -inf; *out is -1 then. */
+RG_MUST_CHECK rg_code rg_sampler_pick(rg_sampler *s, const float *logits, uint64_t position,
+                                      int32_t *out, rg_status *st);
+
+/* The top_n most probable ids, best first (lower id among equals), with natural-log probabilities
+ * of the raw logits; *lse_out (NULL allowed) gets the log-sum-exp, so that the log probability of
+ * any id is logits[id] - lse. Same errors as a pick. top_n may be 0 and is at most n_vocab and
+ * RG_SAMPLING_LOGPROBS_MAX. */
+RG_MUST_CHECK rg_code rg_sampler_logprobs(const float *logits, size_t n_vocab, size_t top_n,
+                                          int32_t *ids_out, float *logprobs_out, double *lse_out,
+                                          rg_status *st);
+
+#endif
