@@ -4,7 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- creation ------------------------------------------------------------------------------------ */
+/* ---- creation
+ * ------------------------------------------------------------------------------------ */
 
 static rg_code make_frequencies(rg_core *core, rg_status *st) {
     const rg_hparams *hp = core->hp;
@@ -20,8 +21,7 @@ static rg_code make_scratch(rg_core *core, rg_status *st) {
     core->scratch_bytes = rg_scratch_layout(core, &core->s, core->threads, NULL);
     const rg_code rc = rg_mem_map(&core->scratch_memory, core->scratch_bytes, st);
     if (rc != RG_OK) return rg_context(st, rc, "scratch for chunks of %u tokens", core->chunk);
-    const size_t placed =
-        rg_scratch_layout(core, &core->s, core->threads, core->scratch_memory);
+    const size_t placed = rg_scratch_layout(core, &core->s, core->threads, core->scratch_memory);
     RG_ASSERT(placed == core->scratch_bytes);
     return RG_OK;
 }
@@ -63,16 +63,25 @@ void rg_core_destroy(rg_core *core) {
     rg_free(core);
 }
 
-int rg_core_threads(const rg_core *core) { return rg_pool_threads(core->pool); }
-uint32_t rg_core_chunk(const rg_core *core) { return core->chunk; }
-uint64_t rg_core_weight_bytes(const rg_core *core) { return core->w.memory_bytes; }
-uint64_t rg_core_scratch_bytes(const rg_core *core) { return core->scratch_bytes; }
+int rg_core_threads(const rg_core *core) {
+    return rg_pool_threads(core->pool);
+}
+uint32_t rg_core_chunk(const rg_core *core) {
+    return core->chunk;
+}
+uint64_t rg_core_weight_bytes(const rg_core *core) {
+    return core->w.memory_bytes;
+}
+uint64_t rg_core_scratch_bytes(const rg_core *core) {
+    return core->scratch_bytes;
+}
 
 void rg_core_set_tap(rg_core *core, const rg_tap *tap) {
     core->tap = tap ? *tap : (rg_tap){0};
 }
 
-/* ---- window -------------------------------------------------------------------------------------- */
+/* ---- window
+ * -------------------------------------------------------------------------------------- */
 
 rg_code rg_window_tap(const rg_window *win, const char *name, uint32_t layer, uint32_t cols,
                       const float *data, rg_status *st) {
@@ -114,7 +123,8 @@ static void embed_rows(void *arg, size_t begin, size_t end, int thread) {
     for (size_t t = begin; t < end; t++) {
         float *row = core->s.residual + t * H * E;
         rg_unpack_row(m->type, m->data + (size_t)win->ids[t] * m->row_bytes, row, E);
-        for (size_t s = 1; s < H; s++) memcpy(row + s * E, row, E * sizeof *row);
+        for (size_t s = 1; s < H; s++)
+            memcpy(row + s * E, row, E * sizeof *row);
     }
 }
 
@@ -180,7 +190,8 @@ static rg_code run_window(const rg_window *win, const atomic_bool *cancel, rg_st
     return RG_OK;
 }
 
-/* ---- head ---------------------------------------------------------------------------------------- */
+/* ---- head
+ * ---------------------------------------------------------------------------------------- */
 
 rg_code rg_core_head(rg_core *core, const rg_hc_weights *hc, const rg_mat *output,
                      const float *residual, uint32_t n, rg_status *st) {
@@ -217,7 +228,8 @@ static rg_code give_logits(rg_core *core, const rg_segment *seg, uint32_t row,
     return RG_OK;
 }
 
-/* ---- eval ---------------------------------------------------------------------------------------- */
+/* ---- eval
+ * ---------------------------------------------------------------------------------------- */
 
 static rg_code check_request(const rg_core *core, const rg_seq *seq, const int32_t *ids, uint32_t n,
                              rg_status *st) {

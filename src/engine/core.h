@@ -7,10 +7,11 @@
 
 #include "engine/engine.h"
 
-/* ---- weights ------------------------------------------------------------------------------------- */
+/* ---- weights
+ * ------------------------------------------------------------------------------------- */
 
 typedef struct rg_hc_weights {
-    const float *norm; /* [H*E] */
+    const float *norm;       /* [H*E] */
     rg_mat down, up, inject; /* inject.data NULL for a final mixer */
 } rg_hc_weights;
 
@@ -41,7 +42,7 @@ typedef struct rg_moe_weights {
 typedef struct rg_ple_weights {
     rg_mat key, value;
     const float *norm_key, *norm_query, *norm_conv; /* [H*E] */
-    const float *conv; /* [H*E][n_tap] */
+    const float *conv;                              /* [H*E][n_tap] */
 } rg_ple_weights;
 
 typedef struct rg_layer_weights {
@@ -75,7 +76,8 @@ typedef struct rg_weights {
 rg_code rg_weights_load(rg_core *core, rg_status *st);
 void rg_weights_unload(rg_weights *w);
 
-/* ---- scratch ------------------------------------------------------------------------------------- */
+/* ---- scratch
+ * ------------------------------------------------------------------------------------- */
 
 /* Quantised copies of up to `rows` activation rows, one form each. */
 typedef struct rg_act_buffer {
@@ -98,65 +100,66 @@ typedef struct rg_scratch {
     float *rope;     /* [T][n_rot] cos then sin */
     float *ple_in;   /* [T][ple heads * row] */
     /* Live through one half layer. */
-    float *normed;   /* [T][H*E] */
-    float *mix;      /* [T][H*E] gates; PLE keys */
-    float *low;      /* [T][rank] */
-    float *u;        /* [T][E] mixed input */
-    float *inject;   /* [T][H] */
-    float *y;        /* [T][E] output of the half layer */
+    float *normed; /* [T][H*E] */
+    float *mix;    /* [T][H*E] gates; PLE keys */
+    float *low;    /* [T][rank] */
+    float *u;      /* [T][E] mixed input */
+    float *inject; /* [T][H] */
+    float *y;      /* [T][E] output of the half layer */
     rg_act_buffer act, act_hidden;
     /* Gated delta net. */
-    float *qkv, *conv; /* [T][channels] */
-    float *z, *gdn_o;  /* [T][Hv*D] */
+    float *qkv, *conv;           /* [T][channels] */
+    float *z, *gdn_o;            /* [T][Hv*D] */
     float *alpha, *beta, *decay; /* [T][Hv] */
     /* Attention. */
-    float *qg;             /* [T][n_head*2*D] */
-    float *q, *attn_o;     /* [T][n_head*D] */
-    float *k, *v;          /* [T][n_head_kv*D] */
-    float *idx_q, *idx_k;  /* [T][idx_n_head*idx_D], [T][idx_D] */
+    float *qg;                       /* [T][n_head*2*D] */
+    float *q, *attn_o;               /* [T][n_head*D] */
+    float *k, *v;                    /* [T][n_head_kv*D] */
+    float *idx_q, *idx_k;            /* [T][idx_n_head*idx_D], [T][idx_D] */
     uint32_t *run_first, *run_count; /* [T][run_cap] */
-    uint32_t *n_run;       /* [T] */
+    uint32_t *n_run;                 /* [T] */
     uint32_t run_cap;
     /* Experts. A pair is (row, k): slot = row * n_used + k. */
-    float *router;                        /* [T][n_expert] */
-    uint32_t *expert_ids;                 /* [T][n_used] best first */
-    float *expert_w;                      /* [T][n_used] */
-    uint32_t *pair_row, *pair_slot;       /* [T*n_used] sorted by expert, then row */
-    uint32_t *expert_begin;               /* [n_expert + 1] */
-    uint32_t *active;                     /* [n_expert] experts with rows, ascending */
-    float *gate, *up;                     /* [T*n_used][n_ff] */
-    float *expert_out;                    /* [T*n_used][E] */
-    float *shared_hidden, *shared_up;     /* [T][n_ff_shared] */
-    float *shared_out;                    /* [T][E] */
-    float *shared_sigma;                  /* [T] */
+    float *router;                    /* [T][n_expert] */
+    uint32_t *expert_ids;             /* [T][n_used] best first */
+    float *expert_w;                  /* [T][n_used] */
+    uint32_t *pair_row, *pair_slot;   /* [T*n_used] sorted by expert, then row */
+    uint32_t *expert_begin;           /* [n_expert + 1] */
+    uint32_t *active;                 /* [n_expert] experts with rows, ascending */
+    float *gate, *up;                 /* [T*n_used][n_ff] */
+    float *expert_out;                /* [T*n_used][E] */
+    float *shared_hidden, *shared_up; /* [T][n_ff_shared] */
+    float *shared_out;                /* [T][E] */
+    float *shared_sigma;              /* [T] */
     /* PLE. */
-    float *ple_value;   /* [T][E] */
-    float *ple_gated;   /* [T][H*E] */
-    float *ple_normed;  /* [T][H*E] */
+    float *ple_value;  /* [T][E] */
+    float *ple_gated;  /* [T][H*E] */
+    float *ple_normed; /* [T][H*E] */
     /* Head. */
-    float *head_rows;   /* [RG_HEAD_ROWS][H*E] */
-    float *logits;      /* [RG_HEAD_ROWS][n_vocab] */
+    float *head_rows; /* [RG_HEAD_ROWS][H*E] */
+    float *logits;    /* [RG_HEAD_ROWS][n_vocab] */
     /* Draft block. */
-    float *mtp_in;      /* [T*H][2E] */
+    float *mtp_in;       /* [T*H][2E] */
     float *mtp_residual; /* [T][H*E] */
-    int32_t *mtp_ids;   /* [T] */
+    int32_t *mtp_ids;    /* [T] */
 } rg_scratch;
 
 /* Rows of the head computed at once when logits of every position are wanted. */
 #define RG_HEAD_ROWS 32u
 
 typedef struct rg_thread_scratch {
-    void *mul;     /* rg_mul_scratch_bytes */
-    float *attn;   /* RG_ATTENTION_TMP */
-    float *row;    /* [max(head sizes) * heads] small temporaries */
-    uint8_t *raw;  /* one packed row of the n-gram table */
+    void *mul;    /* rg_mul_scratch_bytes */
+    float *attn;  /* RG_ATTENTION_TMP */
+    float *row;   /* [max(head sizes) * heads] small temporaries */
+    uint8_t *raw; /* one packed row of the n-gram table */
 } rg_thread_scratch;
 
 /* Lays the scratch for T rows out from `base` (NULL: only counts). Returns its bytes. */
 size_t rg_scratch_layout(const rg_core *core, rg_scratch *s, rg_thread_scratch *threads,
                          uint8_t *base);
 
-/* ---- core and sequence --------------------------------------------------------------------------- */
+/* ---- core and sequence
+ * --------------------------------------------------------------------------- */
 
 struct rg_core {
     const rg_gguf *gguf;   /* borrowed */
@@ -193,8 +196,8 @@ struct rg_seq {
     rg_core *core;
     rg_seq_options opt;
     uint32_t length;
-    bool failed; /* a window broke off: the layers disagree */
-    int32_t *ids; /* [n_ctx] */
+    bool failed;            /* a window broke off: the layers disagree */
+    int32_t *ids;           /* [n_ctx] */
     rg_layer_state *layers; /* [n_layer + n_mtp] */
     float *idx_scores;      /* [n_threads][n_ctx] */
     uint32_t *idx_top;      /* [n_threads][budget] */
@@ -221,12 +224,15 @@ typedef struct rg_window {
     const int32_t *ids; /* [T] */
 } rg_window;
 
-static inline bool rg_seq_f16(const rg_seq *seq) { return seq->opt.kv == RG_KV_F16; }
+static inline bool rg_seq_f16(const rg_seq *seq) {
+    return seq->opt.kv == RG_KV_F16;
+}
 
 /* Rotation tables of the window's rows into s.rope. */
 void rg_window_rope(const rg_window *win);
 
-/* ---- products ------------------------------------------------------------------------------------ */
+/* ---- products
+ * ------------------------------------------------------------------------------------ */
 
 void rg_input_set(rg_input *in, const float *x, uint32_t T, uint32_t n_in, rg_act_buffer *buffer);
 /* The rows in the form a weight type takes, quantising them if needed (parallel). */
@@ -241,10 +247,11 @@ typedef struct rg_product {
 /* y = w x for several matrices over the same rows, in one parallel phase. */
 void rg_core_mul(rg_core *core, rg_input *in, const rg_product *products, uint32_t n);
 
-/* ---- layers -------------------------------------------------------------------------------------- */
+/* ---- layers
+ * -------------------------------------------------------------------------------------- */
 
-/* Residual -> mixed input u and inject weights (spec 4.1). `residual` [T][H*E]. FORMAT naming `layer`
- * and `where` when a value is not finite. */
+/* Residual -> mixed input u and inject weights (spec 4.1). `residual` [T][H*E]. FORMAT naming
+ * `layer` and `where` when a value is not finite. */
 rg_code rg_hc_read(rg_core *core, const rg_hc_weights *w, const float *residual, uint32_t T,
                    uint32_t layer, const char *where, rg_status *st);
 /* residual_s += inject_s * y. */
@@ -266,9 +273,12 @@ rg_code rg_core_head(rg_core *core, const rg_hc_weights *hc, const rg_mat *outpu
  * pending row, then all rows but the last, which becomes pending. */
 rg_code rg_mtp_follow(const rg_window *win, rg_status *st);
 
-/* ---- taps ---------------------------------------------------------------------------------------- */
+/* ---- taps
+ * ---------------------------------------------------------------------------------------- */
 
-static inline bool rg_tapped(const rg_core *core) { return core->tap.see != NULL; }
+static inline bool rg_tapped(const rg_core *core) {
+    return core->tap.see != NULL;
+}
 /* Shows rows of each segment; per_row rows of the data belong to one token row. */
 rg_code rg_window_tap(const rg_window *win, const char *name, uint32_t layer, uint32_t cols,
                       const float *data, rg_status *st);

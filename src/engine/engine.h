@@ -1,11 +1,11 @@
-/* engine: a loaded model and the mutable state of sequences. Graph, prefill chunk, decode window, KV
- * cache, draft block, sampler.
+/* engine: a loaded model and the mutable state of sequences. Graph, prefill chunk, decode window,
+ * KV cache, draft block, sampler.
  *
  * One worker thread owns a core and all its sequences; compute threads see leaves only. Everything
  * large is taken when a core or a sequence is created; a window allocates nothing.
  *
- * Charter: the logits of a position depend on the tokens before it alone, never on how they were cut
- * into windows, on the number of threads or on other rows (kernels.h).
+ * Charter: the logits of a position depend on the tokens before it alone, never on how they were
+ * cut into windows, on the number of threads or on other rows (kernels.h).
  */
 #ifndef RG_ENGINE_H
 #define RG_ENGINE_H
@@ -31,13 +31,14 @@ typedef struct rg_core_options {
     int n_threads; /* 0 = physical cores */
     rg_cpu_level level;
     rg_kernel_set kernels;
-    uint32_t chunk; /* rows of a window at most; 0 = RG_CHUNK_DEFAULT */
+    uint32_t chunk;             /* rows of a window at most; 0 = RG_CHUNK_DEFAULT */
     rg_core_progress *progress; /* NULL = none */
     void *progress_user;
 } rg_core_options;
 
-/* Loads the weights. gguf and model are borrowed and must outlive the core (rows of the n-gram table
- * are read from the file as tokens come). Memory that is not there is refused with the sum. */
+/* Loads the weights. gguf and model are borrowed and must outlive the core (rows of the n-gram
+ * table are read from the file as tokens come). Memory that is not there is refused with the sum.
+ */
 RG_MUST_CHECK rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const rg_model *model,
                                      const rg_core_options *opt, rg_status *st);
 void rg_core_destroy(rg_core *core);
@@ -48,7 +49,8 @@ uint32_t rg_core_chunk(const rg_core *core);
 uint64_t rg_core_weight_bytes(const rg_core *core);
 uint64_t rg_core_scratch_bytes(const rg_core *core);
 
-/* ---- taps ---------------------------------------------------------------------------------------- */
+/* ---- taps
+ * ---------------------------------------------------------------------------------------- */
 
 /* Sees intermediate values: `rows` x `cols` f32, row-major, valid during the call. `row0` is the
  * position of the first row in its sequence. Names as in dump.h. */
@@ -61,12 +63,13 @@ typedef struct rg_tap {
 /* NULL switches the tap off. */
 void rg_core_set_tap(rg_core *core, const rg_tap *tap);
 
-/* ---- sequences ----------------------------------------------------------------------------------- */
+/* ---- sequences
+ * ----------------------------------------------------------------------------------- */
 
 typedef struct rg_seq_options {
     uint32_t n_ctx; /* positions at most; 1 .. the context the model was made for */
     rg_kv_type kv;
-    bool mtp;       /* keep the draft block's state in step (needs a model with one) */
+    bool mtp; /* keep the draft block's state in step (needs a model with one) */
 } rg_seq_options;
 
 RG_MUST_CHECK rg_code rg_seq_create(rg_seq **out, rg_core *core, const rg_seq_options *opt,
@@ -87,10 +90,11 @@ typedef struct rg_logits_sink {
     void *user;
 } rg_logits_sink;
 
-/* Appends n tokens, in windows of at most `chunk` rows (0 = the core's). The wanted logits go to the
- * sink in ascending position. `cancel` (may be NULL) is looked at between layers. An id outside the
- * vocabulary or a full context is INVALID and changes nothing; any other failure leaves the sequence
- * unusable until rg_seq_reset. Values that are not finite are FORMAT and the layer is named. */
+/* Appends n tokens, in windows of at most `chunk` rows (0 = the core's). The wanted logits go to
+ * the sink in ascending position. `cancel` (may be NULL) is looked at between layers. An id outside
+ * the vocabulary or a full context is INVALID and changes nothing; any other failure leaves the
+ * sequence unusable until rg_seq_reset. Values that are not finite are FORMAT and the layer is
+ * named. */
 RG_MUST_CHECK rg_code rg_core_eval(rg_core *core, rg_seq *seq, const int32_t *ids, uint32_t n,
                                    uint32_t chunk, rg_want want, const rg_logits_sink *sink,
                                    const atomic_bool *cancel, rg_status *st);

@@ -16,7 +16,9 @@ typedef struct attn_job {
     uint32_t first_block; /* of the finished blocks to make */
 } attn_job;
 
-static size_t cache_bytes(const rg_seq *seq) { return rg_seq_f16(seq) ? 2 : 4; }
+static size_t cache_bytes(const rg_seq *seq) {
+    return rg_seq_f16(seq) ? 2 : 4;
+}
 
 static void *cache_at(const attn_job *job, void *base, size_t index) {
     return (uint8_t *)base + index * cache_bytes(job->seg->seq);
@@ -86,7 +88,8 @@ static void block_keys(void *arg, size_t begin, size_t end, int thread) {
             ops->load(cache_at(job, job->kv->idx_raw, (pos + j) * iD), f16, raw, iD);
             ops->add(raw, mean, iD);
         }
-        for (uint32_t c = 0; c < iD; c++) mean[c] /= (float)ratio;
+        for (uint32_t c = 0; c < iD; c++)
+            mean[c] /= (float)ratio;
         ops->rms_norm(mean, job->w->idx_k_norm, mean, iD, hp->rms_eps);
         rg_rope_table(cs, core->inv_freq, hp->n_rot / 2, pos);
         ops->rope(mean, cs, hp->n_rot);

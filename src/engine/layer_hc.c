@@ -35,9 +35,11 @@ static void low_rows(void *arg, size_t begin, size_t end, int thread) {
         if (!job->w->inject.data) continue;
         /* w = 2 sigma(x / H) */
         float *inject = core->s.inject + t * H;
-        for (uint32_t s = 0; s < H; s++) inject[s] /= (float)H;
+        for (uint32_t s = 0; s < H; s++)
+            inject[s] /= (float)H;
         core->ops->sigmoid(inject, inject, H);
-        for (uint32_t s = 0; s < H; s++) inject[s] *= 2.0f;
+        for (uint32_t s = 0; s < H; s++)
+            inject[s] *= 2.0f;
     }
 }
 
@@ -47,8 +49,8 @@ static void mix_rows(void *arg, size_t begin, size_t end, int thread) {
     const uint32_t E = core->hp->n_embd, H = core->hp->n_hc;
     (void)thread;
     for (size_t t = begin; t < end; t++) {
-        core->ops->hc_mix(core->s.mix + t * H * E, core->s.normed + t * H * E,
-                          core->s.u + t * E, H, E);
+        core->ops->hc_mix(core->s.mix + t * H * E, core->s.normed + t * H * E, core->s.u + t * E, H,
+                          E);
     }
 }
 

@@ -12,7 +12,7 @@ typedef struct moe_job {
     rg_core *core;
     const rg_moe_weights *w;
     uint32_t T;
-    rg_act u;      /* rows of the mixed input in the form of gate and up */
+    rg_act u; /* rows of the mixed input in the form of gate and up */
     rg_act u_up;
     rg_act hidden; /* pairs, in the form of down */
     uint32_t n_active;
@@ -20,7 +20,8 @@ typedef struct moe_job {
     atomic_bool *broken;
 } moe_job;
 
-/* ---- router -------------------------------------------------------------------------------------- */
+/* ---- router
+ * -------------------------------------------------------------------------------------- */
 
 /* Top experts by logit and their softmax weights, normalised over the chosen ones. */
 static void route_rows(void *arg, size_t begin, size_t end, int thread) {
@@ -47,7 +48,8 @@ static uint32_t group_pairs(rg_core *core, uint32_t T) {
     rg_scratch *s = &core->s;
     const uint32_t n = T * hp->n_expert_used;
     memset(s->expert_begin, 0, ((size_t)hp->n_expert + 1) * sizeof *s->expert_begin);
-    for (uint32_t i = 0; i < n; i++) s->expert_begin[s->expert_ids[i] + 1]++;
+    for (uint32_t i = 0; i < n; i++)
+        s->expert_begin[s->expert_ids[i] + 1]++;
     uint32_t n_active = 0;
     for (uint32_t e = 0; e < hp->n_expert; e++) {
         if (s->expert_begin[e + 1]) s->active[n_active++] = e;
@@ -58,12 +60,14 @@ static uint32_t group_pairs(rg_core *core, uint32_t T) {
         s->pair_slot[at] = i;
         s->pair_row[at] = i / hp->n_expert_used;
     }
-    for (uint32_t e = hp->n_expert; e > 0; e--) s->expert_begin[e] = s->expert_begin[e - 1];
+    for (uint32_t e = hp->n_expert; e > 0; e--)
+        s->expert_begin[e] = s->expert_begin[e - 1];
     s->expert_begin[0] = 0; /* ... and back */
     return n_active;
 }
 
-/* ---- experts ------------------------------------------------------------------------------------- */
+/* ---- experts
+ * ------------------------------------------------------------------------------------- */
 
 static rg_mat expert_at(const rg_expert_mat *m, uint32_t e) {
     rg_mat mat = m->mat;
@@ -86,8 +90,8 @@ static void hidden_tasks(void *arg, size_t begin, size_t end, int thread) {
         const rg_mat gate = expert_at(&job->w->gate, e), up = expert_at(&job->w->up, e);
         core->ops->mul(&gate, r0, r1, &job->u, s->pair_row + first, s->pair_slot + first, n,
                        s->gate, n_ff, tmp);
-        core->ops->mul(&up, r0, r1, &job->u_up, s->pair_row + first, s->pair_slot + first, n,
-                       s->up, n_ff, tmp);
+        core->ops->mul(&up, r0, r1, &job->u_up, s->pair_row + first, s->pair_slot + first, n, s->up,
+                       n_ff, tmp);
         for (uint32_t j = 0; j < n; j++) {
             const size_t at = (size_t)s->pair_slot[first + j] * n_ff + r0;
             core->ops->silu_mul(s->gate + at, s->up + at, s->gate + at, r1 - r0);
@@ -126,7 +130,8 @@ static void run_experts(moe_job *job, rg_input *u) {
     rg_pool_run(core->pool, (size_t)job->n_active * job->blocks, 1, down_tasks, job);
 }
 
-/* ---- shared expert and combination ----------------------------------------------------------------- */
+/* ---- shared expert and combination
+ * ----------------------------------------------------------------- */
 
 static void shared_rows(void *arg, size_t begin, size_t end, int thread) {
     const moe_job *job = arg;
@@ -170,7 +175,8 @@ static void combine_rows(void *arg, size_t begin, size_t end, int thread) {
     }
 }
 
-/* ---- taps ---------------------------------------------------------------------------------------- */
+/* ---- taps
+ * ---------------------------------------------------------------------------------------- */
 
 static rg_code tap_routes(const rg_window *win, uint32_t layer, rg_status *st) {
     const rg_scratch *s = &win->core->s;
@@ -178,7 +184,8 @@ static rg_code tap_routes(const rg_window *win, uint32_t layer, rg_status *st) {
     const uint32_t K = hp->n_expert_used;
     RG_TRY(rg_window_tap(win, "router_logits", layer, hp->n_expert, s->router, st));
     /* Ids as floats: exact, and one element type for every dump. The gate buffer is free here. */
-    for (size_t i = 0; i < (size_t)win->T * K; i++) s->gate[i] = (float)s->expert_ids[i];
+    for (size_t i = 0; i < (size_t)win->T * K; i++)
+        s->gate[i] = (float)s->expert_ids[i];
     RG_TRY(rg_window_tap(win, "router_ids", layer, K, s->gate, st));
     return rg_window_tap(win, "router_weights", layer, K, s->expert_w, st);
 }
@@ -192,8 +199,7 @@ static rg_code tap_outputs(const rg_window *win, const rg_moe_weights *w, uint32
     return rg_window_tap(win, "shared_gate", layer, 1, s->shared_sigma, st);
 }
 
-rg_code rg_layer_moe(const rg_window *win, const rg_moe_weights *w, uint32_t layer,
-                     rg_status *st) {
+rg_code rg_layer_moe(const rg_window *win, const rg_moe_weights *w, uint32_t layer, rg_status *st) {
     rg_core *core = win->core;
     atomic_bool broken = false;
     moe_job job = {.core = core, .w = w, .T = win->T, .broken = &broken};

@@ -4,7 +4,8 @@
 
 #include "engine/core.h"
 
-/* ---- gather -------------------------------------------------------------------------------------- */
+/* ---- gather
+ * -------------------------------------------------------------------------------------- */
 
 typedef struct gather_job {
     const rg_window *win;
@@ -47,7 +48,8 @@ static rg_code gather_row(rg_core *core, const uint64_t *rows, uint8_t *raw, flo
 
 static const rg_segment *segment_of(const rg_window *win, size_t row) {
     const rg_segment *seg = win->segs;
-    while (row >= (size_t)seg->row0 + seg->n) seg++;
+    while (row >= (size_t)seg->row0 + seg->n)
+        seg++;
     return seg;
 }
 
@@ -80,7 +82,8 @@ rg_code rg_ple_gather(const rg_window *win, rg_status *st) {
     return first.code;
 }
 
-/* ---- injection ----------------------------------------------------------------------------------- */
+/* ---- injection
+ * ----------------------------------------------------------------------------------- */
 
 typedef struct ple_job {
     rg_core *core;
@@ -114,7 +117,9 @@ static void gate_rows(void *arg, size_t begin, size_t end, int thread) {
 }
 
 /* Rows of the dilated convolution history, in rows of [H*E]. */
-static uint32_t history(const rg_hparams *hp) { return (hp->ple_conv - 1) * hp->ple_ngram; }
+static uint32_t history(const rg_hparams *hp) {
+    return (hp->ple_conv - 1) * hp->ple_ngram;
+}
 
 static void inject_rows(void *arg, size_t begin, size_t end, int thread) {
     const ple_job *job = arg;

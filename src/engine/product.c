@@ -13,7 +13,9 @@ typedef struct quantize_job {
     rg_act_form form;
 } quantize_job;
 
-static uint32_t form_span(rg_act_form form) { return form == RG_ACT_Q256 ? 256 : 32; }
+static uint32_t form_span(rg_act_form form) {
+    return form == RG_ACT_Q256 ? 256 : 32;
+}
 
 static void quantize_rows(void *arg, size_t begin, size_t end, int thread) {
     const quantize_job *job = arg;
@@ -60,8 +62,8 @@ static void mul_rows(void *arg, size_t begin, size_t end, int thread) {
         const size_t r0 = begin > first ? begin : first;
         const size_t r1 = end < last ? end : last;
         if (r0 < r1) {
-            job->core->ops->mul(p->w, (uint32_t)(r0 - first), (uint32_t)(r1 - first),
-                                &job->acts[i], NULL, NULL, job->T, p->y, p->w->n_out,
+            job->core->ops->mul(p->w, (uint32_t)(r0 - first), (uint32_t)(r1 - first), &job->acts[i],
+                                NULL, NULL, job->T, p->y, p->w->n_out,
                                 job->core->threads[thread].mul);
         }
         first = last;

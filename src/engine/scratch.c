@@ -14,10 +14,16 @@ static void *take(plan *p, size_t count, size_t size) {
     return at;
 }
 
-static float *floats(plan *p, size_t count) { return take(p, count, sizeof(float)); }
-static uint32_t *words(plan *p, size_t count) { return take(p, count, sizeof(uint32_t)); }
+static float *floats(plan *p, size_t count) {
+    return take(p, count, sizeof(float));
+}
+static uint32_t *words(plan *p, size_t count) {
+    return take(p, count, sizeof(uint32_t));
+}
 
-static size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
+static size_t max_size(size_t a, size_t b) {
+    return a > b ? a : b;
+}
 
 static void act_buffer(plan *p, rg_act_buffer *b, size_t values) {
     for (int form = RG_ACT_Q32; form <= RG_ACT_Q256; form++) {
@@ -133,8 +139,8 @@ size_t rg_scratch_layout(const rg_core *core, rg_scratch *s, rg_thread_scratch *
     s->u = floats(&p, T * hp->n_embd);
     s->inject = floats(&p, T * hp->n_hc);
     s->y = floats(&p, T * hp->n_embd);
-    size_t act = max_size(HE, max_size((size_t)hp->n_v_head * hp->ssm_head_dim,
-                                       (size_t)hp->n_head * hp->head_dim));
+    size_t act = max_size(
+        HE, max_size((size_t)hp->n_v_head * hp->ssm_head_dim, (size_t)hp->n_head * hp->head_dim));
     act = max_size(act, max_size(ple_in, hp->n_hc_rank));
     if (hp->n_mtp) act = max_size(act, (size_t)hp->n_hc * 2 * hp->n_embd);
     act_buffer(&p, &s->act, T * act);

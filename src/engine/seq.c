@@ -120,7 +120,15 @@ void rg_seq_reset(rg_seq *seq) {
     seq->failed = false;
 }
 
-uint32_t rg_seq_length(const rg_seq *seq) { return seq->length; }
-uint32_t rg_seq_capacity(const rg_seq *seq) { return seq->opt.n_ctx; }
-uint64_t rg_seq_bytes(const rg_seq *seq) { return seq->memory_bytes; }
-const int32_t *rg_seq_ids(const rg_seq *seq) { return seq->ids; }
+uint32_t rg_seq_length(const rg_seq *seq) {
+    return seq->length;
+}
+uint32_t rg_seq_capacity(const rg_seq *seq) {
+    return seq->opt.n_ctx;
+}
+uint64_t rg_seq_bytes(const rg_seq *seq) {
+    return seq->memory_bytes;
+}
+const int32_t *rg_seq_ids(const rg_seq *seq) {
+    return seq->ids;
+}

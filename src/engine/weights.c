@@ -75,7 +75,8 @@ static void bind_vec(loader *l, const rg_tensor *t, const float **out) {
     *out = NULL;
     if (!t) return;
     size_t n = 1;
-    for (int d = 0; d < 4; d++) n *= (size_t)t->ne[d];
+    for (int d = 0; d < 4; d++)
+        n *= (size_t)t->ne[d];
     load_item *it = add_item(l, t, n * sizeof(float));
     if (it) it->f32 = out;
 }
@@ -171,21 +172,24 @@ static void bind_all(loader *l, rg_weights *w, const rg_model *m) {
     bind_mat(l, m->token_embd, &w->token_embd);
     if (m->output != m->token_embd) bind_mat(l, m->output, &w->output);
     bind_hc(l, &m->output_hc, &w->output_hc);
-    for (uint32_t i = 0; i < m->hp.n_layer; i++) bind_layer(l, &m->layers[i], &w->layers[i]);
+    for (uint32_t i = 0; i < m->hp.n_layer; i++)
+        bind_layer(l, &m->layers[i], &w->layers[i]);
     if (m->hp.n_mtp) bind_mtp(l, &m->mtp, &w->mtp);
 }
 
 /* Matrices that are other names of matrices already read. */
 static void link_shared(rg_weights *w, const rg_model *m) {
     if (m->output == m->token_embd) w->output = w->token_embd;
-    for (uint32_t i = 0; i < m->hp.n_layer; i++) split_fused(&w->layers[i].moe, &m->layers[i].moe);
+    for (uint32_t i = 0; i < m->hp.n_layer; i++)
+        split_fused(&w->layers[i].moe, &m->layers[i].moe);
     if (!m->hp.n_mtp) return;
     split_fused(&w->mtp.layer.moe, &m->mtp.layer.moe);
     if (!w->mtp.embd.data) w->mtp.embd = w->token_embd;
     if (!w->mtp.output.data) w->mtp.output = w->output;
 }
 
-/* ---- reading ------------------------------------------------------------------------------------- */
+/* ---- reading
+ * ------------------------------------------------------------------------------------- */
 
 static rg_code read_vector(const loader *l, const load_item *it, uint8_t *dst, rg_status *st) {
     const size_t n = it->bytes / sizeof(float);
@@ -219,9 +223,9 @@ static void read_share(void *arg, size_t begin, size_t end, int thread) {
             if (atomic_compare_exchange_strong(&l->failed, &expected, true)) l->first = st;
             return;
         }
-        const uint64_t done = atomic_fetch_add_explicit(&l->done_bytes, l->pieces[i].bytes,
-                                                        memory_order_relaxed) +
-                              l->pieces[i].bytes;
+        const uint64_t done =
+            atomic_fetch_add_explicit(&l->done_bytes, l->pieces[i].bytes, memory_order_relaxed) +
+            l->pieces[i].bytes;
         if (thread == 0 && opt->progress) {
             opt->progress(opt->progress_user, "load", done, l->total);
         }

@@ -79,7 +79,8 @@ void RG_OP(route_weights)(const float *logits, const uint32_t *ids, uint32_t k, 
         w[i] = rg_expf(logits[ids[i]] - logits[ids[0]]);
         sum += w[i];
     }
-    for (uint32_t i = 0; i < k; i++) w[i] = w[i] / sum * scale;
+    for (uint32_t i = 0; i < k; i++)
+        w[i] = w[i] / sum * scale;
 }
 
 void RG_OP(conv_silu)(const float *w, const float *const *tap, uint32_t n_tap, float *y,
