@@ -26,7 +26,8 @@ format() {
 # The clang preset's compile commands: clang-tidy does not know all of gcc's flags.
 static_analysis() {
     cmake --preset clang >/dev/null &&
-        run-clang-tidy -quiet -p build/clang -j "${JOBS:-2}" '^.*/(src|cli)/.*\.c$' >"$log.tidy" 2>&1
+        run-clang-tidy -quiet -p build/clang -j "${JOBS:-2}" '^.*/(src|cli)/.*\.c$' \
+            >"$log.tidy" 2>&1
     local rc=$?
     grep -E '(warning|error):' -A 3 "$log.tidy" | sort -u | head -200
     [ $rc -eq 0 ] || tail -5 "$log.tidy"
