@@ -29,8 +29,9 @@ static_analysis() {
         run-clang-tidy -quiet -p build/clang -j "${JOBS:-2}" '^.*/(src|cli)/.*\.c$' \
             >"$log.tidy" 2>&1
     local rc=$?
-    grep -E '(warning|error):' -A 3 "$log.tidy" | sort -u | head -200
-    [ $rc -eq 0 ] || tail -5 "$log.tidy"
+    # The same line of a header is reported once for each file that includes it.
+    sed -E 's/\x1b\[[0-9;]*m//g' "$log.tidy" | grep -E '(warning|error): ' | sort -u |
+        grep . || [ $rc -eq 0 ] || cat "$log.tidy"
     rm -f "$log.tidy"
     return $rc
 }
