@@ -80,6 +80,7 @@ set(RG_TEST_ENV
 function(rg_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests) # support/
   target_link_libraries(${name} PRIVATE ${ARG_LIBS} PkgConfig::CMOCKA)
   target_compile_definitions(${name} PRIVATE RG_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
     RG_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data")
