@@ -43,7 +43,7 @@ TEXT_SUFFIXES = (".c", ".h", ".py", ".sh", ".cmake", ".comp", ".glsl", ".txt", "
                  ".tsv", ".html", ".js", ".css", ".yml", ".1")
 TEXT_NAMES = ("Makefile", "run", "LICENSE", ".clang-format", ".clang-tidy", ".gitignore")
 CODE_SUFFIXES = (".c", ".h", ".py", ".sh", ".cmake", ".comp", ".glsl")
-SHARED_NAMES = {"CMakeLists.txt", "README.md", "room.cmake", ".gitignore"}
+SHARED_NAMES = {"CMakeLists.txt", "README.md", "room.cmake", ".gitignore", ".clang-tidy"}
 
 ALLOCATORS = ("malloc calloc realloc reallocarray free strdup strndup asprintf vasprintf getline "
               "posix_memalign aligned_alloc").split()
