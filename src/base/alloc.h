@@ -31,6 +31,13 @@ void rg_alloc_fail_at(uint64_t n, bool sticky);
 /* Number of allocations since the start of the process. */
 uint64_t rg_alloc_count(void);
 
+/* Heap bytes held now, and the most held at once since the last reset, as the system's allocator
+ * rounds them. Process-wide; exact while one thread allocates. */
+uint64_t rg_alloc_live_bytes(void);
+uint64_t rg_alloc_peak_bytes(void);
+/* The peak becomes what is live now. */
+void rg_alloc_peak_reset(void);
+
 /* Between enter and leave the calling thread must not allocate: an attempt is a failed assertion in
  * debug builds and is ignored in release builds. Nests. */
 void rg_alloc_guard_enter(void);

@@ -14,9 +14,18 @@ const char *rg_cpu_level_name(rg_cpu_level level) {
 }
 
 #if defined(__x86_64__)
+#include <cpuid.h>
+
+/* clang 14 does not know "f16c" by name. That the system saves the vector registers is already
+ * part of the compiler's answer for avx2. */
+static bool has_f16c(void) {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
 static bool has_v3(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
+           __builtin_cpu_supports("bmi2") && has_f16c();
 }
 
 static bool has_v4(void) {

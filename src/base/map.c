@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 
 /* wyhash-style mixing (128-bit multiply, fold): short keys, good spread, no table. */
 __extension__ typedef unsigned __int128 u128;
@@ -12,8 +13,8 @@ static uint64_t mix(uint64_t a, uint64_t b) {
     return (uint64_t)p ^ (uint64_t)(p >> 64);
 }
 
-static uint64_t hash_bytes(const char *key, size_t len) {
-    uint64_t h = 0x9E3779B97F4A7C15u ^ len;
+static uint64_t hash_bytes(uint64_t seed, const char *key, size_t len) {
+    uint64_t h = seed ^ len;
     size_t i = 0;
     for (; i + 8 <= len; i += 8) {
         uint64_t w = 0;
@@ -44,10 +45,17 @@ static rg_map_entry *find(const rg_map *m, const char *key, size_t len, uint64_t
     }
 }
 
+/* Unknown to whoever wrote the keys: the clock and where the system put things. No result depends
+ * on it, only the order of the slots. */
+static uint64_t draw_seed(const void *block) {
+    return mix((uint64_t)(uintptr_t)block ^ 0x9E3779B97F4A7C15u, rg_now_ns() | 1);
+}
+
 static rg_code grow(rg_map *m, rg_status *st) {
-    rg_map bigger = {.cap = m->cap ? m->cap * 2 : 64, .count = m->count};
+    rg_map bigger = {.cap = m->cap ? m->cap * 2 : 64, .count = m->count, .seed = m->seed};
     bigger.entries = rg_alloc(bigger.cap, sizeof *bigger.entries, st);
     if (!bigger.entries) return RG_NOMEM;
+    if (!m->cap) bigger.seed = draw_seed(bigger.entries);
     for (size_t i = 0; i < m->cap; i++) {
         const rg_map_entry *e = &m->entries[i];
         if (e->key) *find(&bigger, e->key, e->len, e->hash) = *e;
@@ -60,7 +68,7 @@ static rg_code grow(rg_map *m, rg_status *st) {
 rg_code rg_map_add(rg_map *m, const char *key, size_t len, uint64_t value, bool *existed,
                    rg_status *st) {
     if (m->count * 2 >= m->cap) RG_TRY(grow(m, st));
-    const uint64_t hash = hash_bytes(key, len);
+    const uint64_t hash = hash_bytes(m->seed, key, len);
     rg_map_entry *e = find(m, key, len, hash);
     if (existed) *existed = e->key != NULL;
     if (e->key) return RG_OK;
@@ -71,7 +79,7 @@ rg_code rg_map_add(rg_map *m, const char *key, size_t len, uint64_t value, bool 
 
 bool rg_map_get(const rg_map *m, const char *key, size_t len, uint64_t *out) {
     if (!m->cap) return false;
-    const rg_map_entry *e = find(m, key, len, hash_bytes(key, len));
+    const rg_map_entry *e = find(m, key, len, hash_bytes(m->seed, key, len));
     if (!e->key) return false;
     if (out) *out = e->value;
     return true;

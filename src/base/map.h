@@ -1,6 +1,6 @@
 /* Hash map from byte strings to 64-bit numbers: open addressing, keys borrowed. Insertion only.
- * Keys must outlive the map. Hashing is seeded per process image, not against an adversary; the
- * probe length is bounded by the load factor of one half.
+ * Keys must outlive the map. Each map hashes with a seed of its own, so that keys of a hostile file
+ * cannot be chosen to collide; the load factor is at most one half.
  */
 #ifndef RG_BASE_MAP_H
 #define RG_BASE_MAP_H
@@ -18,6 +18,7 @@ typedef struct rg_map {
     rg_map_entry *entries;
     size_t cap; /* power of two or 0 */
     size_t count;
+    uint64_t seed; /* drawn with the first entry */
 } rg_map;
 
 void rg_map_init(rg_map *m);

@@ -12,6 +12,25 @@
 #define RG_NGRAM_HEADS_MAX 64   /* hash heads, all n together */
 #define RG_EXPERT_MAX      4096
 #define RG_EXPERT_USED_MAX 64
+/* Products of two of these, times a few, stay below 2^40; head count times head size is bounded on
+ * top (RG_WIDTH_MAX), so widths of activations fit 32 bits. */
+#define RG_CTX_MAX        (1u << 30)
+#define RG_EMBD_MAX       65536u
+#define RG_VOCAB_MAX      (1u << 24)
+#define RG_HEADS_MAX      1024u /* query heads, key/value heads, delta net heads, indexer heads */
+#define RG_HEAD_DIM_MAX   4096u
+#define RG_WIDTH_MAX      (1u << 20) /* heads times head size */
+#define RG_FF_MAX         (1u << 20)
+#define RG_HC_RANK_MAX    65536u
+#define RG_CONV_MAX       32u /* taps of a convolution */
+#define RG_IDX_RATIO_MAX  1024u
+#define RG_IDX_BUDGET_MAX RG_CTX_MAX
+#define RG_PLE_ROW_MAX    65536u
+#define RG_PLE_ROWS_MAX   (1u << 31) /* row numbers fit int32 */
+
+/* Types: matrices may have any RG_USE_WEIGHT type. Norms and other vectors, and the taps of
+ * convolutions, are F32, F16 or BF16. ffn_gate_inp_shexp, stored as [E] or [E,1], counts as a
+ * matrix of one row. Every matrix has dims ne = {columns, rows}, stacked experts ne[2]. */
 
 /* Hyper-connection read weights (spec 4.1). */
 typedef struct rg_hc_desc {

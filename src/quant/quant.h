@@ -8,6 +8,7 @@
 #define RG_QUANT_H
 
 #include "base/base.h"
+#include "quant/blocks.h"
 
 /* GGUF tensor type ids (ggml numbering). Retired ids are absent. */
 typedef enum rg_type {
@@ -68,7 +69,8 @@ const rg_type_info *rg_type_get(uint32_t id);
 /* Looks a name up, ignoring case; false if unknown. */
 bool rg_type_by_name(const char *name, rg_type *out);
 
-/* Bytes of a row of `n` elements; 0 when n is not a multiple of the block. */
+/* Bytes of a row of `n` elements; 0 when n is not a multiple of the block, the type has no meaning,
+ * or the product does not fit. */
 size_t rg_row_bytes(rg_type type, size_t n);
 
 /* Unpacks `n` elements (a multiple of the block) of blocks `src` to f32 `dst` [n]. The definition
@@ -112,7 +114,9 @@ typedef struct rg_block_q8_K {
 } rg_block_q8_K;
 _Static_assert(sizeof(rg_block_q8_K) == 292, "q8_K block");
 
-/* `n` is a multiple of the block (32, 32, 256). The rules of act_golden_q8.txt. */
+/* `n` is a multiple of the block (32, 32, 256). The rules of act_golden_q8.txt. Where the scale's
+ * inverse or an element is not finite, codes are clamped to -127..127 and a NaN gets code 0; an
+ * infinite element makes `d` infinite. */
 void rg_quantize_row_q8_0(const float *x, rg_block_q8_0 *y, size_t n);
 void rg_quantize_row_q8_1(const float *x, rg_block_q8_1 *y, size_t n);
 void rg_quantize_row_q8_K(const float *x, rg_block_q8_K *y, size_t n);
