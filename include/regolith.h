@@ -206,9 +206,11 @@ typedef struct rg_session_options {
     uint32_t n_ctx; /* tokens it can hold; 0 = 4096 or the model's context, whichever is less */
     rg_kv_type kv;
     bool mtp; /* keep the draft block in step */
-    /* Folder for raw intermediate values of every evaluated token (layout: docs/dump.md); NULL =
-     * none. It must exist and be empty. */
+    /* Folder for raw intermediate values of every evaluated token (layout: engine/dump.h); NULL =
+     * none. It must exist and hold no dump. */
     const char *dump_dir;
+    const char *dump_ref_dir; /* compare with the dump there instead; NULL = no */
+    double dump_tolerance;    /* of the comparison, relative to each tensor's largest value */
 } rg_session_options;
 
 RG_API RG_MUST_CHECK rg_code rg_session_create(rg_session **out, rg_engine *engine,
@@ -230,6 +232,11 @@ typedef rg_code rg_logits_fn(void *user, uint32_t position, const float *logits,
 RG_API RG_MUST_CHECK rg_code rg_session_eval(rg_session *session, const int32_t *ids, size_t n_ids,
                                              uint32_t chunk, rg_logits_fn *fn, void *user,
                                              rg_status *st);
+
+/* Completes the dump. `report` [cap] gets one line: what was written, or the first layer and tensor
+ * that differ from the reference. */
+RG_API RG_MUST_CHECK rg_code rg_session_finish_dump(rg_session *session, char *report, size_t cap,
+                                                    rg_status *st);
 
 #define RG_FINISH(X)                                                                               \
     X(LENGTH, "length") X(EOS, "eos") X(STOP, "stop") X(CONTEXT, "context") X(CALLER, "caller")

@@ -13,8 +13,10 @@
 #include <stdatomic.h>
 
 #include "base/base.h"
+#include "engine/dump.h"
 #include "engine/sampler.h"
 #include "engine/stop.h"
+#include "engine/tap.h"
 #include "kernels/kernels.h"
 #include "model/model.h"
 
@@ -51,14 +53,6 @@ uint64_t rg_core_scratch_bytes(const rg_core *core);
 
 /* ---- taps
  * ---------------------------------------------------------------------------------------- */
-
-/* Sees intermediate values: `rows` x `cols` f32, row-major, valid during the call. `row0` is the
- * position of the first row in its sequence. Names as in dump.h. */
-typedef struct rg_tap {
-    rg_code (*see)(void *user, const char *name, uint32_t layer, uint32_t row0, uint32_t rows,
-                   uint32_t cols, const float *data, rg_status *st);
-    void *user;
-} rg_tap;
 
 /* NULL switches the tap off. */
 void rg_core_set_tap(rg_core *core, const rg_tap *tap);
