@@ -91,6 +91,37 @@ static void shows_variants(void **state) {
     rg_buf_deinit(&out);
 }
 
+/* Layers with equal experts share a line, wherever they stand. */
+static void groups_experts(void **state) {
+    (void)state;
+    rg_gguf *g = NULL;
+    assert_int_equal(rg_gguf_open(&g, TINY "a-f32.gguf", NULL), RG_OK);
+    rg_gguf_writer w;
+    rg_gguf_writer_init(&w);
+    w.no_data = true;
+    for (size_t i = 0; i < rg_gguf_kv_count(g); i++) {
+        rg_gguf_writer_copy_kv(&w, rg_gguf_kv_at(g, i));
+    }
+    for (size_t i = 0; i < rg_gguf_tensor_count(g); i++) {
+        const rg_tensor *t = rg_gguf_tensor_at(g, i);
+        const bool half = strcmp(t->name, "blk.1.ffn_down_exps.weight") == 0;
+        rg_gguf_writer_tensor(&w, t->name, half ? RG_TYPE_F16 : t->type, t->n_dims, t->ne, NULL);
+    }
+    rg_gguf_close(g);
+    rg_buf header, out;
+    rg_buf_init(&header, 0);
+    rg_buf_init(&out, 0);
+    const uint64_t size = rg_gguf_writer_finish(&w, &header);
+    assert_int_equal(rg_gguf_parse(&g, header.data, header.len, size, NULL), RG_OK);
+    assert_int_equal(rg_forge_inspect_gguf(g, &out, NULL), RG_OK);
+    check_contains(&out, "  layers 0,2-3: gate 8192 (f32) + up 8192 (f32) + down 8192 (f32) =");
+    check_contains(&out, "  layers 1: gate 8192 (f32) + up 8192 (f32) + down 4096 (f16) = 20480 ");
+    rg_gguf_close(g);
+    rg_gguf_writer_deinit(&w);
+    rg_buf_deinit(&header);
+    rg_buf_deinit(&out);
+}
+
 static void shows_other_architectures(void **state) {
     (void)state;
     static const char path[] = "inspect_test.gguf";
@@ -146,6 +177,7 @@ int main(void) {
         cmocka_unit_test(shows_a_f32),
         cmocka_unit_test(adds_up),
         cmocka_unit_test(shows_variants),
+        cmocka_unit_test(groups_experts),
         cmocka_unit_test(shows_other_architectures),
         cmocka_unit_test(survives_failing_allocations),
     };
