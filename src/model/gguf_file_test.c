@@ -21,7 +21,7 @@ static char dir[64];
 
 static int setup(void **state) {
     (void)state;
-    strcpy(dir, "gguf_file_test.XXXXXX");
+    (void)snprintf(dir, sizeof dir, "gguf_file_test.XXXXXX");
     return mkdtemp(dir) ? 0 : -1;
 }
 
@@ -147,7 +147,7 @@ static void finds_values_that_are_not_finite(void **state) {
     uint8_t *data = rg_alloc(32768, 34, NULL);
     assert_non_null(data);
     const size_t bad = 32000;
-    memcpy(data + bad * 34, "\0\x7c", 2); /* infinity as the scale of a q8_0 block */
+    data[bad * 34 + 1] = 0x7c; /* infinity as the scale of a q8_0 block */
     rg_gguf_writer w;
     rg_gguf_writer_init(&w);
     static const uint64_t ne_ints[] = {2};
