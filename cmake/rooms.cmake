@@ -62,7 +62,7 @@ function(rg_room name)
     add_custom_target(tests_${name}) # builds the room's tests alone
     foreach(test ${tests})
       get_filename_component(test_name ${test} NAME_WE)
-      rg_test(${test_name} SOURCES ${test} LIBS rg_${name} LABELS ${name})
+      rg_test(${test_name} SOURCES ${test} LIBS rg_${name} ${RG_ROOM_TEST_LIBS} LABELS ${name})
       add_dependencies(tests_${name} ${test_name})
     endforeach()
   endif()
