@@ -313,6 +313,7 @@ int cli_parse(const cli_command *c, int argc, char **argv, cli_options *o, bool 
             return reject(c, got, optopt, argv[at < argc ? at : argc - 1]);
         }
         const flag *f = got == 0 ? by_long[index] : flag_of(c, got);
+        if (!f) return reject(c, got, 0, argv[at < argc ? at : argc - 1]);
         if (f->group == 'h') {
             *help = true;
             return CLI_OK;

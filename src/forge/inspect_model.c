@@ -8,15 +8,15 @@
 typedef unsigned long long ull;
 
 /* Where a tensor belongs. */
-typedef enum rg_role {
-    RG_ROLE_NONE, /* not used by the text model */
-    RG_ROLE_TRUNK,
-    RG_ROLE_EXPERT,
-    RG_ROLE_TABLE,
-    RG_ROLE_DRAFT,
-    RG_ROLE_DRAFT_EXPERT,
-    RG_ROLE_COUNT
-} rg_role;
+typedef enum tensor_role {
+    ROLE_NONE, /* not used by the text model */
+    ROLE_TRUNK,
+    ROLE_EXPERT,
+    ROLE_TABLE,
+    ROLE_DRAFT,
+    ROLE_DRAFT_EXPERT,
+    ROLE_COUNT
+} tensor_role;
 
 /* Bytes of one expert of a layer: equal ones share a cache class. */
 typedef struct rg_expert_class {
@@ -26,25 +26,25 @@ typedef struct rg_expert_class {
 
 typedef struct rg_roles {
     const rg_gguf *g;
-    uint8_t *of; /* [tensors] rg_role */
+    uint8_t *of; /* [tensors] tensor_role */
 } rg_roles;
 
-static void mark(rg_roles *r, const rg_tensor *t, rg_role role) {
+static void mark(rg_roles *r, const rg_tensor *t, tensor_role role) {
     if (t) r->of[t - rg_gguf_tensor_at(r->g, 0)] = (uint8_t)role;
 }
 
-static void mark_all(rg_roles *r, const rg_tensor *const *list, size_t n, rg_role role) {
+static void mark_all(rg_roles *r, const rg_tensor *const *list, size_t n, tensor_role role) {
     for (size_t i = 0; i < n; i++) {
         mark(r, list[i], role);
     }
 }
 
-static void mark_hc(rg_roles *r, const rg_hc_desc *h, rg_role role) {
+static void mark_hc(rg_roles *r, const rg_hc_desc *h, tensor_role role) {
     const rg_tensor *const list[] = {h->norm, h->down, h->up, h->inject};
     mark_all(r, list, RG_ARRAY_LEN(list), role);
 }
 
-static void mark_layer(rg_roles *r, const rg_layer_desc *l, rg_role role, rg_role expert) {
+static void mark_layer(rg_roles *r, const rg_layer_desc *l, tensor_role role, tensor_role expert) {
     const rg_gdn_desc *n = &l->gdn;
     const rg_attn_desc *a = &l->attn;
     const rg_moe_desc *e = &l->moe;
@@ -64,20 +64,20 @@ static void mark_layer(rg_roles *r, const rg_layer_desc *l, rg_role role, rg_rol
 }
 
 static void mark_model(rg_roles *r, const rg_model *m) {
-    mark(r, m->token_embd, RG_ROLE_TRUNK);
-    mark(r, m->output, RG_ROLE_TRUNK);
-    mark_hc(r, &m->output_hc, RG_ROLE_TRUNK);
-    mark(r, m->ple_table, RG_ROLE_TABLE);
+    mark(r, m->token_embd, ROLE_TRUNK);
+    mark(r, m->output, ROLE_TRUNK);
+    mark_hc(r, &m->output_hc, ROLE_TRUNK);
+    mark(r, m->ple_table, ROLE_TABLE);
     for (uint32_t i = 0; i < m->hp.n_layer; i++) {
-        mark_layer(r, &m->layers[i], RG_ROLE_TRUNK, RG_ROLE_EXPERT);
+        mark_layer(r, &m->layers[i], ROLE_TRUNK, ROLE_EXPERT);
     }
     if (!m->hp.n_mtp) return;
     const rg_mtp_desc *d = &m->mtp;
     const rg_tensor *const list[] = {d->enorm,     d->hnorm,        d->eh_proj,    d->fc_embd,
                                      d->fc_hidden, d->embed_tokens, d->shared_head};
-    mark_layer(r, &d->layer, RG_ROLE_DRAFT, RG_ROLE_DRAFT_EXPERT);
-    mark_hc(r, &d->head, RG_ROLE_DRAFT);
-    mark_all(r, list, RG_ARRAY_LEN(list), RG_ROLE_DRAFT);
+    mark_layer(r, &d->layer, ROLE_DRAFT, ROLE_DRAFT_EXPERT);
+    mark_hc(r, &d->head, ROLE_DRAFT);
+    mark_all(r, list, RG_ARRAY_LEN(list), ROLE_DRAFT);
 }
 
 /* ---- experts --------------------------------------------------------------------------------- */
@@ -177,12 +177,12 @@ static rg_code put_shape(rg_buf *out, const rg_model *m, rg_status *st) {
 }
 
 static rg_code put_totals(rg_buf *out, const rg_roles *r, const rg_model *m, rg_status *st) {
-    static const char *const names[RG_ROLE_COUNT] = {
+    static const char *const names[ROLE_COUNT] = {
         "not used", "trunk", "experts", "n-gram table", "draft block", "draft experts"};
-    static const rg_role order[] = {RG_ROLE_TRUNK, RG_ROLE_EXPERT,       RG_ROLE_TABLE,
-                                    RG_ROLE_DRAFT, RG_ROLE_DRAFT_EXPERT, RG_ROLE_NONE};
+    static const tensor_role order[] = {ROLE_TRUNK, ROLE_EXPERT,       ROLE_TABLE,
+                                    ROLE_DRAFT, ROLE_DRAFT_EXPERT, ROLE_NONE};
     const rg_hparams *hp = &m->hp;
-    uint64_t elems[RG_ROLE_COUNT] = {0}, bytes[RG_ROLE_COUNT] = {0}, total = 0;
+    uint64_t elems[ROLE_COUNT] = {0}, bytes[ROLE_COUNT] = {0}, total = 0;
     for (size_t i = 0; i < rg_gguf_tensor_count(r->g); i++) {
         const rg_tensor *t = rg_gguf_tensor_at(r->g, i);
         elems[r->of[i]] += rg_inspect_elems(t);
@@ -190,17 +190,17 @@ static rg_code put_totals(rg_buf *out, const rg_roles *r, const rg_model *m, rg_
     }
     RG_TRY(rg_buf_printf(out, st, "\nshares\n  %-14s %16s %16s\n", "", "weights", "bytes"));
     for (size_t k = 0; k < RG_ARRAY_LEN(order); k++) {
-        const rg_role role = order[k];
-        if (role != RG_ROLE_NONE) total += elems[role];
+        const tensor_role role = order[k];
+        if (role != ROLE_NONE) total += elems[role];
         if (!elems[role]) continue;
         RG_TRY(rg_buf_printf(out, st, "  %-14s %16llu %16llu\n", names[role], (ull)elems[role],
                              (ull)bytes[role]));
     }
     /* A token uses one row of the embedding (the head is whole), n_expert_used of n_expert experts,
      * and one row of the table for each hash head. */
-    uint64_t active = elems[RG_ROLE_TRUNK] + hp->n_embd;
+    uint64_t active = elems[ROLE_TRUNK] + hp->n_embd;
     if (m->output != m->token_embd) active -= rg_inspect_elems(m->token_embd);
-    active += elems[RG_ROLE_EXPERT] / hp->n_expert * hp->n_expert_used;
+    active += elems[ROLE_EXPERT] / hp->n_expert * hp->n_expert_used;
     active += (uint64_t)hp->ple_n_head * hp->ple_row;
     return rg_buf_printf(out, st, "  parameters     %16llu total, %llu active per token (trunk)\n",
                          (ull)total, (ull)active);
