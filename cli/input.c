@@ -2,6 +2,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,16 +89,17 @@ rg_code cli_open_engine(const cli_options *opt, rg_engine **out, rg_status *st) 
     return rc;
 }
 
-static rg_session *volatile interrupted_session;
+/* Written by the main thread, read by the signal handler on it: lock-free, so safe there. */
+static _Atomic(rg_session *) interrupted_session;
 
 static void on_interrupt(int signal_number) {
     (void)signal_number;
-    rg_session *s = interrupted_session;
+    rg_session *s = atomic_load(&interrupted_session);
     if (s) rg_session_cancel(s);
 }
 
 void cli_cancel_on_interrupt(rg_session *session) {
-    interrupted_session = session;
+    atomic_store(&interrupted_session, session);
     struct sigaction action = {.sa_handler = session ? on_interrupt : SIG_DFL};
     /* A second Ctrl-C ends the process. */
     action.sa_flags = session ? (int)SA_RESETHAND : 0;

@@ -17,8 +17,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/alloc.h"
-#include "base/random.h"
+#include "base/base.h"
 
 #define N_VOCAB_MAX     (1u << 24)
 #define N_CTX_MAX       (1u << 28)

@@ -13,7 +13,7 @@
 #ifndef RG_ENGINE_SAMPLER_H
 #define RG_ENGINE_SAMPLER_H
 
-#include "base/status.h"
+#include "base/base.h"
 
 typedef struct rg_sampler rg_sampler;
 
