@@ -52,14 +52,24 @@ function(rg_room name)
     include(${CMAKE_SOURCE_DIR}/src/${name}/room.cmake)
   endif()
   if(RG_TESTS)
+    add_custom_target(tests_${name}) # builds the room's tests alone
     foreach(test ${tests})
       get_filename_component(test_name ${test} NAME_WE)
-      rg_test(${test_name} SOURCES ${test} LIBS rg_${name})
+      rg_test(${test_name} SOURCES ${test} LIBS rg_${name} ${RG_ROOM_TEST_LIBS} LABELS ${name})
+      add_dependencies(tests_${name} ${test_name})
     endforeach()
   endif()
 endfunction()
 
-# A cmocka executable. Exit 77 means skipped. Data lies under tests/data and ../shared.
+# What every test runs with. A sanitizer must let an allocation fail as malloc does, and a report
+# must fail the test.
+set(RG_TEST_ENV
+  "ASAN_OPTIONS=allocator_may_return_null=1:detect_stack_use_after_return=1"
+  "UBSAN_OPTIONS=print_stacktrace=1"
+  "TSAN_OPTIONS=allocator_may_return_null=1:halt_on_error=1:second_deadlock_stack=1")
+
+# A cmocka executable. Exit 77 means skipped. Data lies under tests/data and ../shared. A room's
+# tests carry its name as label.
 function(rg_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
@@ -67,8 +77,19 @@ function(rg_test name)
   target_compile_definitions(${name} PRIVATE RG_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
     RG_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data")
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
-  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600)
+  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600
+    ENVIRONMENT "${RG_TEST_ENV}")
   if(ARG_LABELS)
     set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}")
+  endif()
+endfunction()
+
+# The long form of a test, for `make soak` only: rg_soak(NAME COMMAND program arguments...).
+function(rg_soak name)
+  cmake_parse_arguments(ARG "" "" "COMMAND" ${ARGN})
+  if(RG_SOAK)
+    add_test(NAME soak_${name} COMMAND ${ARG_COMMAND})
+    set_tests_properties(soak_${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 14400 LABELS soak
+      ENVIRONMENT "${RG_TEST_ENV};RG_SOAK=1")
   endif()
 endfunction()

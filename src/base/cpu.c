@@ -35,6 +35,10 @@ static bool has_v4(void) {
            __builtin_cpu_supports("avx512vbmi");
 }
 
+static bool level_is_native(rg_cpu_level level) {
+    return level != RG_CPU_NEON;
+}
+
 bool rg_cpu_level_runs(rg_cpu_level level) {
     switch (level) {
     case RG_CPU_SCALAR:
@@ -48,12 +52,20 @@ bool rg_cpu_level_runs(rg_cpu_level level) {
     }
 }
 #elif defined(__aarch64__)
-bool rg_cpu_level_runs(rg_cpu_level level) {
+static bool level_is_native(rg_cpu_level level) {
     return level == RG_CPU_SCALAR || level == RG_CPU_NEON;
 }
-#else
+
 bool rg_cpu_level_runs(rg_cpu_level level) {
+    return level_is_native(level);
+}
+#else
+static bool level_is_native(rg_cpu_level level) {
     return level == RG_CPU_SCALAR;
+}
+
+bool rg_cpu_level_runs(rg_cpu_level level) {
+    return level_is_native(level);
 }
 #endif
 
@@ -68,8 +80,8 @@ rg_code rg_cpu_level_pick(rg_cpu_level *out, const char *cap, rg_status *st) {
             return rg_fail(st, RG_INVALID,
                            "unknown CPU level %s (known: scalar, x86-64-v3, x86-64-v4, neon)", cap);
         }
-        if (!rg_cpu_level_runs((rg_cpu_level)max)) {
-            return rg_fail(st, RG_UNSUPPORTED, "this machine cannot run CPU level %s", cap);
+        if (!level_is_native((rg_cpu_level)max)) {
+            return rg_fail(st, RG_INVALID, "CPU level %s belongs to another architecture", cap);
         }
     }
     for (int level = 0; level <= max; level++) {

@@ -2,29 +2,27 @@
 
 #include <string.h>
 
-/* The next `len` bytes, NULL when fewer are left. */
-static const uint8_t *take(rg_cursor *c, uint64_t len, const char *what, rg_status *st) {
+static rg_code check_left(const rg_cursor *c, uint64_t len, const char *what, rg_status *st) {
     const size_t left = rg_cursor_remaining(c);
-    if (len > left) {
-        rg_fail(st, RG_FORMAT, "%s at byte %zu needs %llu bytes, %zu are left", what, c->pos,
-                (unsigned long long)len, left);
-        return NULL;
-    }
-    const uint8_t *p = c->data + c->pos;
-    c->pos += (size_t)len;
-    return p;
+    if (len <= left) return RG_OK;
+    return rg_fail(st, RG_FORMAT, "%s at byte %zu needs %llu bytes, %zu are left", what, c->pos,
+                   (unsigned long long)len, left);
 }
 
 rg_code rg_cursor_bytes(rg_cursor *c, const uint8_t **out, uint64_t len, const char *what,
                         rg_status *st) {
-    *out = take(c, len, what, st);
-    return *out ? RG_OK : RG_FORMAT;
+    *out = NULL;
+    RG_TRY(check_left(c, len, what, st));
+    /* An empty range may have no data at all; NULL + 0 is undefined in C. */
+    if (c->data) *out = c->data + c->pos;
+    c->pos += (size_t)len;
+    return RG_OK;
 }
 
 static rg_code take_scalar(rg_cursor *c, void *out, size_t size, const char *what, rg_status *st) {
-    const uint8_t *p = take(c, size, what, st);
-    if (!p) return RG_FORMAT;
-    memcpy(out, p, size);
+    RG_TRY(check_left(c, size, what, st));
+    memcpy(out, c->data + c->pos, size);
+    c->pos += size;
     return RG_OK;
 }
 

@@ -22,7 +22,7 @@ RG_MUST_CHECK rg_code rg_cursor_u8(rg_cursor *c, uint8_t *out, const char *what,
 RG_MUST_CHECK rg_code rg_cursor_u16(rg_cursor *c, uint16_t *out, const char *what, rg_status *st);
 RG_MUST_CHECK rg_code rg_cursor_u32(rg_cursor *c, uint32_t *out, const char *what, rg_status *st);
 RG_MUST_CHECK rg_code rg_cursor_u64(rg_cursor *c, uint64_t *out, const char *what, rg_status *st);
-/* Borrows `len` bytes of the range. */
+/* Borrows `len` bytes of the range; NULL only on failure or when the range itself is NULL. */
 RG_MUST_CHECK rg_code rg_cursor_bytes(rg_cursor *c, const uint8_t **out, uint64_t len,
                                       const char *what, rg_status *st);
 

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/random.h"
 
 /* wyhash-style mixing (128-bit multiply, fold): short keys, good spread, no table. */
 __extension__ typedef unsigned __int128 u128;
@@ -19,20 +20,21 @@ static uint64_t hash_bytes(uint64_t seed, const char *key, size_t len) {
     for (; i + 8 <= len; i += 8) {
         uint64_t w = 0;
         memcpy(&w, key + i, 8);
-        h = mix(h ^ w, 0xD6E8FEB86659FD93u);
+        h = mix(h ^ w, seed ^ 0xD6E8FEB86659FD93u);
     }
     uint64_t tail = 0;
     memcpy(&tail, key + i, len - i);
-    return mix(h ^ tail, 0xA0761D6478BD642Fu);
+    return mix(h ^ tail, seed ^ 0xA0761D6478BD642Fu);
 }
 
 void rg_map_init(rg_map *m) {
-    *m = (rg_map){0};
+    /* Where the system placed this map, and when: nothing a file can know. */
+    *m = (rg_map){.seed = rg_random_u64(rg_now_ns(), (uint64_t)(uintptr_t)m)};
 }
 
 void rg_map_deinit(rg_map *m) {
     rg_free(m->entries);
-    *m = (rg_map){0};
+    *m = (rg_map){.seed = m->seed};
 }
 
 static rg_map_entry *find(const rg_map *m, const char *key, size_t len, uint64_t hash) {
@@ -45,17 +47,10 @@ static rg_map_entry *find(const rg_map *m, const char *key, size_t len, uint64_t
     }
 }
 
-/* Unknown to whoever wrote the keys: the clock and where the system put things. No result depends
- * on it, only the order of the slots. */
-static uint64_t draw_seed(const void *block) {
-    return mix((uint64_t)(uintptr_t)block ^ 0x9E3779B97F4A7C15u, rg_now_ns() | 1);
-}
-
 static rg_code grow(rg_map *m, rg_status *st) {
     rg_map bigger = {.cap = m->cap ? m->cap * 2 : 64, .count = m->count, .seed = m->seed};
     bigger.entries = rg_alloc(bigger.cap, sizeof *bigger.entries, st);
     if (!bigger.entries) return RG_NOMEM;
-    if (!m->cap) bigger.seed = draw_seed(bigger.entries);
     for (size_t i = 0; i < m->cap; i++) {
         const rg_map_entry *e = &m->entries[i];
         if (e->key) *find(&bigger, e->key, e->len, e->hash) = *e;

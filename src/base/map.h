@@ -1,6 +1,7 @@
 /* Hash map from byte strings to 64-bit numbers: open addressing, keys borrowed. Insertion only.
- * Keys must outlive the map. Each map hashes with a seed of its own, so that keys of a hostile file
- * cannot be chosen to collide; the load factor is at most one half.
+ * Keys must outlive the map and not be NULL. At most half of the entries are in use; each map
+ * hashes with a seed of its own, so a file cannot choose keys that collide. No order can be
+ * observed, so the seed changes no result.
  */
 #ifndef RG_BASE_MAP_H
 #define RG_BASE_MAP_H
@@ -18,7 +19,7 @@ typedef struct rg_map {
     rg_map_entry *entries;
     size_t cap; /* power of two or 0 */
     size_t count;
-    uint64_t seed; /* drawn with the first entry */
+    uint64_t seed;
 } rg_map;
 
 void rg_map_init(rg_map *m);

@@ -27,10 +27,14 @@ RG_MUST_CHECK rg_code rg_file_slurp(char **out, size_t *len, const char *path, s
 RG_MUST_CHECK rg_code rg_mem_map(void **out, size_t size, rg_status *st);
 void rg_mem_unmap(void *p, size_t size);
 
-/* Processors this process may run on, physical cores where known; at least 1. */
+/* Bytes of the block behind a pointer of malloc; not NULL. */
+size_t rg_heap_block_bytes(const void *p);
+
+/* Processors this process may run on: physical cores where known, no more than a cgroup's quota
+ * pays for; at least 1. */
 int rg_cpu_count(void);
-/* Bytes of memory that could be taken now without swapping (0 = unknown); respects a cgroup limit.
- */
+/* Bytes of memory that could be taken now without swapping (0 = unknown); respects cgroup limits,
+ * page cache counted as free. */
 uint64_t rg_mem_available_bytes(void);
 /* Peak resident set of this process, bytes. */
 uint64_t rg_rss_peak_bytes(void);

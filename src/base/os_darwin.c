@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <mach/mach.h>
+#include <malloc/malloc.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/sysctl.h>
@@ -23,6 +24,10 @@ rg_code rg_mem_map(void **out, size_t size, rg_status *st) {
 
 void rg_mem_unmap(void *p, size_t size) {
     if (p) munmap(p, size);
+}
+
+size_t rg_heap_block_bytes(const void *p) {
+    return malloc_size(p);
 }
 
 int rg_cpu_count(void) {

@@ -41,13 +41,17 @@ struct rg_pool {
     pool_worker workers[RG_POOL_THREADS_MAX];
 };
 
-static void pause_turn(void) {
 #if defined(__x86_64__)
+static void pause_turn(void) {
     __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
 }
+#elif defined(__aarch64__)
+static void pause_turn(void) {
+    __asm__ volatile("yield");
+}
+#else
+static void pause_turn(void) {}
+#endif
 
 static void run_share(const pool_job *job, int thread) {
     const size_t begin = (size_t)thread * job->share;
@@ -147,7 +151,9 @@ static void wait_done(rg_pool *pool) {
 void rg_pool_run(rg_pool *pool, size_t n, size_t grain, rg_pool_fn *fn, void *arg) {
     RG_ASSERT(grain >= 1);
     if (n == 0) return;
-    const size_t grains = (n + grain - 1) / grain;
+    /* A grain beyond n means one share; unclamped, the sums below could wrap. */
+    if (grain > n) grain = n;
+    const size_t grains = n / grain + (n % grain != 0);
     const size_t threads = (size_t)pool->n_threads;
     const size_t share = (grains + threads - 1) / threads * grain;
     if (share >= n || threads == 1) {

@@ -61,6 +61,7 @@ static rg_gguf *make_gguf(uint32_t n_shard, rg_status *st) {
         return NULL;
     }
     g->n_shard = n_shard;
+    rg_map_init(&g->index);
     for (uint32_t i = 0; i < n_shard; i++) {
         g->shards[i].file.fd = -1;
     }

@@ -290,6 +290,8 @@ static rg_code check_count(const rg_gguf_parser *p, uint64_t count, uint64_t rec
 
 rg_code rg_gguf_parse_shard(rg_gguf_shard *s, rg_gguf_parser *p, rg_status *st) {
     uint64_t n_tensor = 0, n_kv = 0;
+    rg_map_init(&s->kv_index);
+    rg_map_init(&s->tensor_index);
     RG_TRY(take_magic(s, p, st));
     RG_TRY(rg_gguf_take_u64(p, &n_tensor, "tensor count", st));
     RG_TRY(rg_gguf_take_u64(p, &n_kv, "key count", st));

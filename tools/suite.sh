@@ -1,0 +1,33 @@
+#!/bin/bash
+# Builds a preset and runs its tests: tools/suite.sh dev|asan|tsan|clang|soak
+#
+# The results go to build/results/PRESET.xml, for tools/tally.py. The last line is the tally.
+set -u
+cd "$(dirname "$0")/.."
+
+preset=$1
+results=$PWD/build/results
+xml=$results/$preset.xml
+mkdir -p "$results"
+rm -f "$xml"
+
+targets=()
+select=()
+front=()
+case $preset in
+tsan)
+    # The rooms whose code runs on several threads.
+    targets=(tests_base)
+    select=(-L '^(base|stream|serve)$')
+    # gcc 12's runtime dies on kernels that randomise addresses widely.
+    if setarch -R true 2>/dev/null; then front=(setarch -R); fi
+    ;;
+soak) select=(-L '^soak$') ;;
+esac
+
+if tools/build.sh "$preset" "${targets[@]}"; then
+    "${front[@]}" ctest --preset "$preset" -j "${JOBS:-2}" "${select[@]}" --output-junit "$xml"
+else
+    tools/tally.py --record "$xml" "build of preset $preset" fail
+fi
+tools/tally.py "$xml"
