@@ -227,8 +227,9 @@ static inline void rg_unpack_scales_q4_K(const uint8_t packed[12], uint8_t sc[8]
 /* Sixteen signed 6-bit scales of q3_K, packed in 12 bytes. */
 static inline void rg_unpack_scales_q3_K(const uint8_t packed[12], int8_t sc[16]) {
     for (unsigned s = 0; s < 16; s++) {
-        const unsigned low = s < 8 ? packed[s] & 15u : packed[s - 8] >> 4;
-        const unsigned top = (packed[8 + s % 4] >> (2 * (s / 4))) & 3u;
+        const unsigned pair = packed[s % 8];
+        const unsigned low = s < 8 ? pair & 15 : pair >> 4;
+        const unsigned top = ((unsigned)packed[8 + s % 4] >> (2 * (s / 4))) & 3u;
         sc[s] = (int8_t)((int)(low | top << 4) - 32);
     }
 }

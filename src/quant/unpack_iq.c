@@ -29,7 +29,7 @@ static void put_ternary8(float *x, float scale, uint64_t entry, float delta) {
 
 /* Nibble `i` of an array, low nibble of each byte first. */
 static unsigned nibble(const uint8_t *p, unsigned i) {
-    return (p[i / 2] >> (4 * (i % 2))) & 15u;
+    return ((unsigned)p[i / 2] >> (4 * (i % 2))) & 15u;
 }
 
 /* Scale of the iq2 formats from a 4-bit code. */
@@ -65,7 +65,7 @@ void rg_unpack_iq2_s(const void *block, float *x) {
     const rg_block_iq2_s *b = block;
     const float d = load_f16(b->d);
     for (unsigned e = 0; e < 32; e++) {
-        const unsigned high = (b->qh[e / 4] >> (2 * (e % 4))) & 3u;
+        const unsigned high = ((unsigned)b->qh[e / 4] >> (2 * (e % 4))) & 3u;
         const float scale = scale_iq2(d, nibble(b->scales, e / 2));
         put_grid8(x + 8 * e, scale, rg_grid_iq2s[b->qs[e] | high << 8], b->signs[e]);
     }
@@ -118,7 +118,8 @@ void rg_unpack_iq1_m(const void *block, float *x) {
     const float d = f16_to_f32(rg_iq1_m_d(b));
     for (unsigned e = 0; e < 32; e++) {
         const unsigned s = e / 2;
-        const unsigned code = (rg_load_u16(b->scales + 2 * (s / 4)) >> (3 * (s % 4))) & 7u;
+        const unsigned code =
+            ((unsigned)rg_load_u16(b->scales + 2 * (s / 4)) >> (3 * (s % 4))) & 7u;
         const float scale = d * (float)(2 * code + 1);
         const unsigned high = nibble(b->qh, e);
         put_ternary8(x + 8 * e, scale, rg_grid_iq1s[b->qs[e] | (high & 7) << 8],

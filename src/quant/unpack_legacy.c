@@ -24,7 +24,8 @@ void rg_unpack_q4_1(const void *block, float *x) {
 
 /* 5-bit code of element `i` (0..31): a nibble of `qs` and bit i of `qh`. */
 static int code5(const uint8_t qs[16], uint32_t qh, unsigned i) {
-    const unsigned low = i < 16 ? qs[i] & 15u : qs[i - 16] >> 4;
+    const unsigned pair = qs[i % 16];
+    const unsigned low = i < 16 ? pair & 15 : pair >> 4;
     return (int)(low | ((qh >> i) & 1u) << 4);
 }
 

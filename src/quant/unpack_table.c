@@ -37,7 +37,7 @@ void rg_unpack_iq4_xs(const void *block, float *x) {
     const float d = load_f16(b->d);
     const unsigned high = rg_load_u16(b->scales_h);
     for (unsigned g = 0; g < 8; g++) {
-        const unsigned low4 = (b->scales_l[g / 2] >> (4 * (g % 2))) & 15u;
+        const unsigned low4 = ((unsigned)b->scales_l[g / 2] >> (4 * (g % 2))) & 15u;
         const int sc = (int)(low4 | ((high >> (2 * g)) & 3u) << 4) - 32;
         put_nibbles(x + 32 * g, d * (float)sc, b->qs + 16 * g, 16, rg_kvalues_iq4nl);
     }

@@ -22,7 +22,7 @@ void rg_unpack_tq2_0(const void *block, float *x) {
     const rg_block_tq2_0 *b = block;
     const float d = load_f16(b->d);
     for (unsigned i = 0; i < 256; i++) {
-        const unsigned code = (b->qs[32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4))) & 3u;
+        const unsigned code = ((unsigned)b->qs[32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4))) & 3u;
         x[i] = d * (float)((int)code - 1);
     }
 }
