@@ -33,7 +33,7 @@ static void decode(const char *bytes, size_t len, size_t longest, uint64_t seed,
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    if (size < 1 || size > 4096) return 0;
+    if (size < 1 || size > 1024) return 0;
     const char *bytes = (const char *)data + 1;
     const size_t len = size - 1;
     static const size_t longest[] = {1, 2, 7};
