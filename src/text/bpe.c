@@ -73,8 +73,8 @@ static rg_code read_merges(rg_bpe *b, symbol_names *names, const rg_str *merges,
     rg_spelling spelling;
     rg_spelling_init(&spelling);
     for (size_t i = 0; i < n; i++) {
-        rg_str left;
-        rg_str right;
+        rg_str left = {0};
+        rg_str right = {0};
         RG_TRY(split_merge(merges[i], i, &left, &right, st));
         rg_merge m = {.rank = (uint32_t)i};
         const size_t left_len = rg_unspell(&spelling, left, buffer, NULL);

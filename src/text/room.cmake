@@ -4,7 +4,7 @@ if(RG_TESTS)
   rg_test(tokenizer_vectors_test
     SOURCES ${CMAKE_SOURCE_DIR}/tests/text/tokenizer_vectors_test.c
     LIBS rg_text PkgConfig::JANSSON LABELS text)
-  add_executable(chat_render ${CMAKE_SOURCE_DIR}/tests/support/chat_render_main.c)
+  add_executable(chat_render ${CMAKE_SOURCE_DIR}/tests/text/chat_render_main.c)
   target_link_libraries(chat_render PRIVATE rg_text)
   target_compile_options(chat_render PRIVATE ${RG_STRICT})
   add_test(NAME chat_oracle_test
