@@ -40,7 +40,7 @@ typedef struct edit {
 
 static void copy_tensor(rg_gguf_writer *w, const rg_tensor *t, const edit *e) {
     char name[2 * RG_GGUF_NAME_MAX];
-    strcpy(name, t->name);
+    (void)snprintf(name, sizeof name, "%s", t->name);
     const char *at = e->rename ? strstr(t->name, e->rename) : NULL;
     if (at) {
         snprintf(name, sizeof name, "%.*s%s%s", (int)(at - t->name), t->name, e->to,

@@ -3,6 +3,7 @@
  */
 #include "model/gguf.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -20,7 +21,7 @@ static char dir[64];
 
 static int setup(void **state) {
     (void)state;
-    strcpy(dir, "gguf_file_test.XXXXXX");
+    (void)snprintf(dir, sizeof dir, "gguf_file_test.XXXXXX");
     return mkdtemp(dir) ? 0 : -1;
 }
 
@@ -71,7 +72,7 @@ static void refuses_what_is_no_file(void **state) {
 static void reads_large_vocabularies(void **state) {
     (void)state;
     enum { COUNT = 250000 };
-    char(*text)[12] = rg_alloc(COUNT, sizeof *text, NULL);
+    char(*text)[20] = rg_alloc(COUNT, sizeof *text, NULL);
     const char **words = rg_alloc(COUNT, sizeof *words, NULL);
     assert_non_null(text);
     assert_non_null(words);
@@ -146,7 +147,7 @@ static void finds_values_that_are_not_finite(void **state) {
     uint8_t *data = rg_alloc(32768, 34, NULL);
     assert_non_null(data);
     const size_t bad = 32000;
-    memcpy(data + bad * 34, "\0\x7c", 2); /* infinity as the scale of a q8_0 block */
+    data[bad * 34 + 1] = 0x7c; /* infinity as the scale of a q8_0 block */
     rg_gguf_writer w;
     rg_gguf_writer_init(&w);
     static const uint64_t ne_ints[] = {2};
@@ -160,6 +161,16 @@ static void finds_values_that_are_not_finite(void **state) {
     assert_int_equal(rg_gguf_open(&g, in_dir("file.gguf"), NULL), RG_OK);
     assert_int_equal(rg_gguf_check_data(g, &st), RG_FORMAT);
     assert_non_null(strstr(st.message, "tensor 'scales' (q8_0): block 32000 of 32768, at byte"));
+    rg_gguf_close(g);
+    static const double doubles[] = {1, (double)NAN};
+    rg_gguf_writer_init(&w);
+    rg_gguf_writer_tensor(&w, "doubles", RG_TYPE_F64, 1, ne_ints, doubles);
+    rg_gguf_writer_save(&w, in_dir("file.gguf"));
+    rg_gguf_writer_deinit(&w);
+    rg_status_clear(&st);
+    assert_int_equal(rg_gguf_open(&g, in_dir("file.gguf"), NULL), RG_OK);
+    assert_int_equal(rg_gguf_check_data(g, &st), RG_FORMAT);
+    assert_non_null(strstr(st.message, "tensor 'doubles' (f64): block 1 of 2"));
     rg_gguf_close(g);
 }
 

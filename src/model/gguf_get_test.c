@@ -25,7 +25,7 @@ static int setup(void **state) {
     static const char *const words[] = {"x", "yy"};
     static const int16_t small[] = {3, -1};
     static const float floats[] = {0.5f, NAN};
-    static const double nan_value = NAN;
+    static const double nan_value = (double)NAN;
     rg_gguf_writer w;
     rg_gguf_writer_init(&w);
     rg_gguf_writer_raw(&w, "u8", RG_GGUF_U8, "\xff", 1);
@@ -106,7 +106,8 @@ static void reads_floats(void **state) {
     static const char *const bad[] = {"nan", "inf", "u8", "floats", "none"};
     for (size_t i = 0; i < RG_ARRAY_LEN(bad); i++) {
         rg_status_clear(&st);
-        assert_int_equal(rg_gguf_get_f64(g, bad[i], -INFINITY, INFINITY, &v, &st), RG_FORMAT);
+        assert_int_equal(rg_gguf_get_f64(g, bad[i], (double)-INFINITY, (double)INFINITY, &v, &st),
+                         RG_FORMAT);
         assert_non_null(strstr(st.message, bad[i]));
     }
 }
