@@ -26,7 +26,7 @@ static uint32_t text_index(fixture *f, const char *text) {
     for (size_t i = 0; i < f->n_texts; i++) {
         if (strcmp(f->texts[i], text) == 0) return (uint32_t)i;
     }
-    strcpy(f->texts[f->n_texts], text);
+    memcpy(f->texts[f->n_texts], text, strlen(text) + 1);
     return (uint32_t)f->n_texts++;
 }
 
