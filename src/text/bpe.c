@@ -70,13 +70,15 @@ static rg_code split_merge(rg_str text, size_t index, rg_str *left, rg_str *righ
 
 static rg_code read_merges(rg_bpe *b, symbol_names *names, const rg_str *merges, size_t n,
                            char *buffer, rg_status *st) {
+    rg_spelling spelling;
+    rg_spelling_init(&spelling);
     for (size_t i = 0; i < n; i++) {
-        rg_str left;
-        rg_str right;
+        rg_str left = {0};
+        rg_str right = {0};
         RG_TRY(split_merge(merges[i], i, &left, &right, st));
         rg_merge m = {.rank = (uint32_t)i};
-        const size_t left_len = rg_vocab_unspell(left, buffer);
-        const size_t right_len = rg_vocab_unspell(right, buffer + left_len);
+        const size_t left_len = rg_unspell(&spelling, left, buffer, NULL);
+        const size_t right_len = rg_unspell(&spelling, right, buffer + left_len, NULL);
         RG_TRY(name_symbol(names, buffer, left_len, &m.left, st));
         RG_TRY(name_symbol(names, buffer + left_len, right_len, &m.right, st));
         RG_TRY(name_symbol(names, buffer, left_len + right_len, &m.merged, st));

@@ -26,7 +26,7 @@ static uint32_t text_index(fixture *f, const char *text) {
     for (size_t i = 0; i < f->n_texts; i++) {
         if (strcmp(f->texts[i], text) == 0) return (uint32_t)i;
     }
-    strcpy(f->texts[f->n_texts], text);
+    memcpy(f->texts[f->n_texts], text, strlen(text) + 1);
     return (uint32_t)f->n_texts++;
 }
 
@@ -159,10 +159,52 @@ static void bad_merges(void **state) {
     rg_vocab_deinit(&v);
 }
 
+/* One megabyte where everything merges: a a, aa aa, ... Queued pairs stay linear in the text. */
+static void long_piece(void **state) {
+    (void)state;
+    enum { LEVELS = 12, N = (1 << 20) + 5 };
+    static char texts[LEVELS + 1][1 << LEVELS];
+    static char spelt[LEVELS][(2 << LEVELS) + 1];
+    rg_str tokens[LEVELS + 1];
+    rg_str merges[LEVELS];
+    for (size_t i = 0; i <= LEVELS; i++) {
+        const size_t len = (size_t)1 << i;
+        memset(texts[i], 'a', len);
+        tokens[i] = (rg_str){texts[i], len};
+        if (i == LEVELS) break;
+        memset(spelt[i], 'a', 2 * len + 1);
+        spelt[i][len] = ' ';
+        merges[i] = (rg_str){spelt[i], 2 * len + 1};
+    }
+    rg_vocab v;
+    rg_bpe b;
+    rg_bpe_scratch scratch = {0};
+    rg_ids ids = {0};
+    assert_int_equal(rg_vocab_init(&v, tokens, NULL, LEVELS + 1, NULL), RG_OK);
+    assert_int_equal(rg_bpe_init(&b, &v, merges, LEVELS, NULL), RG_OK);
+    char *text = rg_alloc(N, 1, NULL);
+    assert_non_null(text);
+    memset(text, 'a', N);
+    assert_int_equal(rg_bpe_piece(&b, &v, &scratch, text, N, &ids, NULL), RG_OK);
+    assert_true(scratch.n_queued <= 3 * (uint64_t)N);
+    assert_int_equal(ids.count, (N >> LEVELS) + 2); /* whole ones, then 4 and 1 */
+    for (size_t i = 0; i + 2 < ids.count; i++) {
+        assert_int_equal(ids.ids[i], LEVELS);
+    }
+    assert_int_equal(ids.ids[ids.count - 2], 2);
+    assert_int_equal(ids.ids[ids.count - 1], 0);
+    rg_free(text);
+    rg_free(ids.ids);
+    rg_bpe_scratch_deinit(&scratch);
+    rg_bpe_deinit(&b);
+    rg_vocab_deinit(&v);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equals_naive),
         cmocka_unit_test(merged_text_without_token),
+        cmocka_unit_test(long_piece),
         cmocka_unit_test(bad_merges),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

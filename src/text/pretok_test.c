@@ -83,7 +83,9 @@ static void limits_are_survived(void **state) {
     (void)state;
     static char text[20002];
     for (size_t i = 0; i < 20001; i += 3) {
-        memcpy(text + i, "\xE2\x80\x83", 3); /* EM SPACE: many steps back from "\s*[\r\n]+" */
+        text[i] = '\xE2'; /* EM SPACE: many steps back from "\s*[\r\n]+" */
+        text[i + 1] = '\x80';
+        text[i + 2] = '\x83';
     }
     rg_pretok_limits limits = rg_pretok_default_limits;
     limits.no_jit = true;

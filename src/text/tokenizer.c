@@ -18,24 +18,12 @@ struct rg_tokenizer {
 };
 
 /* Tokens that end a turn or a text in the published vocabularies. */
+#define DEEPSEEK_END "<\xEF\xBD\x9C\x65nd\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>"
 static const char *const eog_texts[] = {
-    "<|endoftext|>",
-    "<|im_end|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|end_of_text|>",
-    "<end_of_turn>",
-    "<|end|>",
-    "<|return|>",
-    "<|call|>",
-    "<end_of_utterance>",
-    "<EOT>",
-    "_<EOT>",
-    "<|eot|>",
-    "<|end_of_turn|>",
-    "<\xEF\xBD\x9C"
-    "end\xE2\x96\x81"
-    "of\xE2\x96\x81sentence\xEF\xBD\x9C>",
+    "<|endoftext|>",   "<|im_end|>",      "<|eot_id|>", "<|eom_id|>",
+    "<|end_of_text|>", "<end_of_turn>",   "<|end|>",    "<|return|>",
+    "<|call|>",        "<|end_of_turn|>", "<|eot|>",    "<end_of_utterance>",
+    "<EOT>",           "_<EOT>",          DEEPSEEK_END,
 };
 
 static rg_code mark_eog(rg_tokenizer *t, const rg_tokenizer_spec *spec, rg_status *st) {

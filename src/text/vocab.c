@@ -8,45 +8,36 @@
 
 #include "text/utf8.h"
 
-#define SPELL_CODES 324 /* 256 + 68 */
-
 static bool prints(unsigned byte) {
     return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
 }
 
-/* byte that each stand-in character means; -1 for characters that stand for none */
-static void spelling_init(int16_t table[SPELL_CODES]) {
+void rg_spelling_init(rg_spelling *s) {
     unsigned next = 256;
-    for (unsigned i = 0; i < SPELL_CODES; i++) {
-        table[i] = -1;
+    for (unsigned i = 0; i < RG_SPELLING_CODES; i++) {
+        s->bytes[i] = -1;
     }
     for (unsigned byte = 0; byte < 256; byte++) {
-        table[prints(byte) ? byte : next++] = (int16_t)byte;
+        s->bytes[prints(byte) ? byte : next++] = (int16_t)byte;
     }
-    RG_ASSERT(next == SPELL_CODES);
+    RG_ASSERT(next == RG_SPELLING_CODES);
 }
 
-static size_t unspell(const int16_t table[SPELL_CODES], rg_str text, char *dst, bool *spelt) {
+size_t rg_unspell(const rg_spelling *s, rg_str text, char *dst, bool *spelt) {
     size_t n = 0;
     for (size_t i = 0; i < text.len;) {
         const rg_utf8_step step = rg_utf8_next((const uint8_t *)text.data + i, text.len - i);
-        if (step.kind != RG_UTF8_VALID || step.code >= SPELL_CODES || table[step.code] < 0) {
+        if (step.kind != RG_UTF8_VALID || step.code >= RG_SPELLING_CODES ||
+            s->bytes[step.code] < 0) {
             memcpy(dst, text.data, text.len);
-            *spelt = false;
+            if (spelt) *spelt = false;
             return text.len;
         }
-        dst[n++] = (char)table[step.code];
+        dst[n++] = (char)s->bytes[step.code];
         i += step.len;
     }
-    *spelt = true;
+    if (spelt) *spelt = true;
     return n;
-}
-
-size_t rg_vocab_unspell(rg_str text, char *dst) {
-    int16_t table[SPELL_CODES];
-    bool spelt = false;
-    spelling_init(table);
-    return unspell(table, text, dst, &spelt);
 }
 
 /* "<0x0A>" of a byte token; -1 if it is not of that form. */
@@ -71,9 +62,9 @@ static bool is_special(rg_token_kind kind) {
 }
 
 static void read_tokens(rg_vocab *v, const rg_str *tokens) {
-    int16_t table[SPELL_CODES];
+    rg_spelling spelling;
     int32_t byte_tokens[256]; /* "<0x..>" tokens, second choice */
-    spelling_init(table);
+    rg_spelling_init(&spelling);
     for (int i = 0; i < 256; i++) {
         v->byte_ids[i] = byte_tokens[i] = -1;
     }
@@ -84,7 +75,7 @@ static void read_tokens(rg_vocab *v, const rg_str *tokens) {
         v->offsets[i] = n;
         if (kind == RG_TOKEN_NORMAL) {
             bool spelt = false;
-            const size_t len = unspell(table, tokens[i], dst, &spelt);
+            const size_t len = rg_unspell(&spelling, tokens[i], dst, &spelt);
             if (spelt && len == 1) v->byte_ids[(uint8_t)*dst] = (int32_t)i;
             n += len;
             continue;

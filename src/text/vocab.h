@@ -31,9 +31,17 @@ void rg_vocab_deinit(rg_vocab *v);
 
 rg_str rg_vocab_bytes(const rg_vocab *v, int32_t id);
 
+/* The byte that each stand-in character means; -1 for characters that stand for none. */
+#define RG_SPELLING_CODES 324 /* 256 + 68 */
+typedef struct rg_spelling {
+    int16_t bytes[RG_SPELLING_CODES];
+} rg_spelling;
+
+void rg_spelling_init(rg_spelling *s);
 /* Writes the bytes that a text in stand-in characters means to `dst` (room for `text.len`) and
- * returns their count; a text that is not such a spelling is copied as it is. */
-size_t rg_vocab_unspell(rg_str text, char *dst);
+ * returns their count; a text that is not such a spelling is copied as it is. `spelt` (may be NULL)
+ * tells which. */
+size_t rg_unspell(const rg_spelling *s, rg_str text, char *dst, bool *spelt);
 
 /* Called for each stretch of text between special tokens (`id` < 0) and each special token. */
 typedef rg_code rg_special_fn(void *arg, const char *text, size_t len, int32_t id, rg_status *st);

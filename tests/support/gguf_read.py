@@ -9,7 +9,8 @@ As a program:
 import struct
 import sys
 
-SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q",
+           12: "d"}
 STRING, ARRAY = 8, 9
 
 # type number: (name, values of a block, bytes of a block)

@@ -179,15 +179,18 @@ static void long_runs(void **state) {
             memcpy(text + i, units[u], unit);
         }
         memcpy(text + n, "b", 2); /* so that spaces do not end the text */
-        rg_ids ids = {0};
-        rg_tokenize_counts counts = {0};
-        assert_int_equal(rg_tokenize_limited(t, text, n + 1, true, &rg_pretok_default_limits, &ids,
-                                             &counts, NULL),
-                         RG_OK);
-        assert_int_equal(counts.n_chunks, 0);
-        assert_true(counts.n_queued <= 3 * (n + 1));
-        assert_round_trip(t, &ids, text, n + 1);
-        rg_free(ids.ids);
+        for (int no_jit = 0; no_jit < 2; no_jit++) {
+            rg_ids ids = {0};
+            rg_tokenize_counts counts = {0};
+            rg_pretok_limits limits = rg_pretok_default_limits;
+            limits.no_jit = no_jit;
+            assert_int_equal(
+                rg_tokenize_limited(t, text, n + 1, true, &limits, &ids, &counts, NULL), RG_OK);
+            assert_int_equal(counts.n_chunks, 0);
+            assert_true(counts.n_queued <= 3 * (n + 1));
+            assert_round_trip(t, &ids, text, n + 1);
+            rg_free(ids.ids);
+        }
         free(text);
     }
     rg_tokenizer_destroy(t);
