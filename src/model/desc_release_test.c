@@ -93,7 +93,7 @@ static void put_tensors(rg_gguf_writer *w) {
     put_block(w, LAYERS, true);
     in_block(w, LAYERS, "nextn.enorm.weight", RG_TYPE_F32, EMBD, 1, 1);
     in_block(w, LAYERS, "nextn.hnorm.weight", RG_TYPE_F32, WIDE, 1, 1);
-    in_block(w, LAYERS, "nextn.eh_proj.weight", RG_TYPE_Q8_0, 2 * EMBD, EMBD, 1);
+    in_block(w, LAYERS, "nextn.eh_proj.weight", RG_TYPE_Q8_0, (uint64_t)2 * EMBD, EMBD, 1);
     in_block(w, LAYERS, "nextn.hc_head_norm.weight", RG_TYPE_F32, WIDE, 1, 1);
     in_block(w, LAYERS, "nextn.hc_head_down.weight", RG_TYPE_Q8_0, WIDE, 320, 1);
     in_block(w, LAYERS, "nextn.hc_head_up.weight", RG_TYPE_Q8_0, 320, WIDE, 1);
