@@ -151,6 +151,30 @@ static void test_torture(void **state) {
     rg_free(old);
 }
 
+static void test_byte_counts(void **state) {
+    (void)state;
+    const uint64_t before = rg_alloc_live_bytes();
+    rg_alloc_peak_reset();
+    assert_int_equal(rg_alloc_peak_bytes(), before);
+    void *a = rg_alloc(1000, 1, NULL);
+    void *b = rg_alloc_aligned(64, 3000, NULL);
+    assert_non_null(a);
+    assert_non_null(b);
+    const uint64_t live = rg_alloc_live_bytes();
+    assert_true(live >= before + 4000);
+    void *more = rg_realloc(a, 10000, 1, NULL);
+    assert_non_null(more);
+    assert_true(rg_alloc_live_bytes() >= before + 13000);
+    rg_free(more);
+    rg_free(b);
+    assert_int_equal(rg_alloc_live_bytes(), before);
+    assert_true(rg_alloc_peak_bytes() >= before + 13000);
+    /* A failed call changes nothing. */
+    rg_alloc_fail_at(1, false);
+    assert_null(rg_alloc(1, 1, NULL));
+    assert_int_equal(rg_alloc_live_bytes(), before);
+}
+
 static void allocate_guarded(void) {
     rg_alloc_guard_enter();
     rg_alloc_guard_enter();
@@ -204,13 +228,10 @@ static void test_guard(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_alloc_is_zeroed),
-        cmocka_unit_test(test_zero_sizes),
-        cmocka_unit_test(test_overflow_is_nomem),
-        cmocka_unit_test(test_too_large_is_nomem),
-        cmocka_unit_test(test_realloc_keeps_bytes),
-        cmocka_unit_test(test_torture),
-        cmocka_unit_test(test_guard),
+        cmocka_unit_test(test_alloc_is_zeroed),     cmocka_unit_test(test_zero_sizes),
+        cmocka_unit_test(test_overflow_is_nomem),   cmocka_unit_test(test_too_large_is_nomem),
+        cmocka_unit_test(test_realloc_keeps_bytes), cmocka_unit_test(test_torture),
+        cmocka_unit_test(test_byte_counts),         cmocka_unit_test(test_guard),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -558,6 +558,38 @@ static void refuses_numbers_that_disagree(void **state) {
     }
     rg_gguf_writer w = with_u32(g, "qwen4exp.attention.key_length", 4096);
     refuse(w, RG_UNSUPPORTED, "value_length is 32, key_length is 4096");
+    w = with_u32(g, "qwen4exp.block_count", 1);
+    rg_gguf_writer_u32(&w, "qwen4exp.nextn_predict_layers", 1);
+    refuse(w, RG_FORMAT, "block_count is 1 with 1 draft blocks, no trunk is left");
+    w = copy(g, (edit){.drop_key = "qwen4exp.ssm.time_step_rank"});
+    rg_gguf_writer_u32(&w, "qwen4exp.ssm.time_step_rank", 1024);
+    refuse(w, RG_FORMAT, "ssm.inner_size is 192, 1024 heads of 32 make 32768");
+    w = copy(g, (edit){.drop_key = "qwen4exp.attention.indexer.head_count"});
+    rg_gguf_writer_u32(&w, "qwen4exp.attention.indexer.head_count", 1024);
+    refuse(w, RG_FORMAT, "'blk.3.indexer.q_proj.weight' has dims [64,256], expected [64,32768]");
+    static const uint32_t numbers[512];
+    refuse(with_array(g, "tokenizer.ggml.tokens", RG_GGUF_U32, 512, numbers, 4), RG_FORMAT,
+           "key 'tokenizer.ggml.tokens' is no array of strings");
+    rg_gguf_close(g);
+}
+
+/* Heads and head size are each allowed, their product is not. */
+static void refuses_wide_heads(void **state) {
+    (void)state;
+    rg_gguf *g = open_tiny("a-f32");
+    static const char sizes[] = "qwen4exp.attention.indexer.key_length";
+    static const char heads[] = "qwen4exp.attention.indexer.head_count";
+    rg_gguf *wide = NULL;
+    rg_buf out;
+    rg_buf_init(&out, 0);
+    rg_gguf_writer w = with_u32(g, sizes, 4096);
+    const uint64_t size = rg_gguf_writer_finish(&w, &out);
+    rg_gguf_writer_deinit(&w);
+    assert_int_equal(rg_gguf_parse(&wide, out.data, out.len, size, NULL), RG_OK);
+    rg_buf_deinit(&out);
+    w = with_u32(wide, heads, 1024);
+    refuse(w, RG_FORMAT, "attention.indexer: 1024 heads of 4096 exceed the limit of 1048576");
+    rg_gguf_close(wide);
     rg_gguf_close(g);
 }
 
@@ -587,6 +619,10 @@ static void refuses_wild_ngram_tables(void **state) {
                           .ne = {8, 927, 1, 1},
                           .type = RG_TYPE_F32}),
            RG_FORMAT, "has 927 rows, hash head 7 ends at row 928");
+    refuse(copy(g, (edit){.tensor = "per_layer_token_embd.weight",
+                          .ne = {8, (1ull << 31) + 1, 1, 1},
+                          .type = RG_TYPE_F32}),
+           RG_FORMAT, "has 2147483649 rows, the limit is 2147483648");
     rg_gguf_close(g);
 }
 
@@ -629,6 +665,7 @@ int main(void) {
         cmocka_unit_test(refuses_each_type_without_kernel),
         cmocka_unit_test(refuses_each_missing_or_wild_key),
         cmocka_unit_test(refuses_numbers_that_disagree),
+        cmocka_unit_test(refuses_wide_heads),
         cmocka_unit_test(refuses_wild_ngram_tables),
         cmocka_unit_test(survives_failing_allocations),
     };

@@ -15,6 +15,8 @@
 
 typedef unsigned long long ull;
 
+_Static_assert(RG_GGUF_HEADER_MAX <= 1u << 30, "arrays have at most 2^30 elements");
+
 size_t rg_gguf_type_bytes(rg_gguf_type type) {
     static const uint8_t bytes[RG_GGUF_TYPE_COUNT] = {
         [RG_GGUF_U8] = 1,  [RG_GGUF_I8] = 1,  [RG_GGUF_U16] = 2, [RG_GGUF_I16] = 2,
@@ -141,14 +143,11 @@ static rg_code take_array(rg_gguf_parser *p, rg_gguf_kv *kv, rg_status *st) {
     kv->elem_type = (rg_gguf_type)elem;
     const size_t bytes = rg_gguf_type_bytes(kv->elem_type);
     const size_t bytes_min = bytes ? bytes : 8;
+    /* What is left is at most RG_GGUF_HEADER_MAX, so this bounds the count too. */
     if (kv->count > rg_gguf_left(p) / bytes_min) {
         return rg_fail(st, RG_FORMAT,
                        "array at byte %zu claims %llu elements of %zu bytes, %llu bytes are left",
                        at, (ull)kv->count, bytes_min, (ull)rg_gguf_left(p));
-    }
-    if (kv->count > RG_GGUF_ARRAY_MAX) {
-        return rg_fail(st, RG_FORMAT, "array at byte %zu has %llu elements, the limit is %u", at,
-                       (ull)kv->count, RG_GGUF_ARRAY_MAX);
     }
     if (!bytes) return take_string_array(p, kv, st);
     const size_t body = p->c.pos;

@@ -440,6 +440,16 @@ static void accepts_gaps_and_any_order(void **state) {
     rg_gguf_close(g);
 }
 
+static void refuses_shards_in_memory(void **state) {
+    (void)state;
+    rg_gguf_writer w = begin();
+    rg_gguf_writer_u32(&w, "split.count", 2);
+    refuse(&w, RG_UNSUPPORTED, "split.count is 2, one header was given");
+    w = begin();
+    rg_gguf_writer_u32(&w, "split.count", 1);
+    rg_gguf_close(accept(&w));
+}
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* What a header claims must not be allocated before the bytes behind the claim were seen. */
@@ -508,6 +518,7 @@ int main(void) {
         cmocka_unit_test(checks_where_data_begins),
         cmocka_unit_test(checks_overlaps),
         cmocka_unit_test(accepts_gaps_and_any_order),
+        cmocka_unit_test(refuses_shards_in_memory),
         cmocka_unit_test(claims_take_no_memory),
         cmocka_unit_test(survives_failing_allocations),
     };
