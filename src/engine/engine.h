@@ -19,6 +19,7 @@
 #include "engine/tap.h"
 #include "kernels/kernels.h"
 #include "model/model.h"
+#include "stream/stream.h"
 
 #define RG_CHUNK_DEFAULT 512u
 #define RG_CHUNK_MAX     8192u
@@ -33,7 +34,12 @@ typedef struct rg_core_options {
     int n_threads; /* 0 = physical cores */
     rg_cpu_level level;
     rg_kernel_set kernels;
-    uint32_t chunk;             /* rows of a window at most; 0 = RG_CHUNK_DEFAULT */
+    uint32_t chunk; /* rows of a window at most; 0 = RG_CHUNK_DEFAULT */
+    /* Experts stream through an arena of this many bytes; 0: all experts are loaded. */
+    uint64_t arena_bytes;
+    bool split_off; /* wait for every expert before computing any */
+    /* Backend, direct, depth, lookahead, null_reads, faults, poison, policy; the rest is set. */
+    rg_stream_options io;
     rg_core_progress *progress; /* NULL = none */
     void *progress_user;
 } rg_core_options;
@@ -51,14 +57,15 @@ uint32_t rg_core_chunk(const rg_core *core);
 uint64_t rg_core_weight_bytes(const rg_core *core);
 uint64_t rg_core_scratch_bytes(const rg_core *core);
 
-/* ---- taps
- * ---------------------------------------------------------------------------------------- */
+/* ---- taps ----------------------------------------------------------------------------------- */
 
 /* NULL switches the tap off. */
 void rg_core_set_tap(rg_core *core, const rg_tap *tap);
 
-/* ---- sequences
- * ----------------------------------------------------------------------------------- */
+/* The stream of the experts, for its meters; NULL when all experts are loaded. */
+rg_stream *rg_core_stream(const rg_core *core);
+
+/* ---- sequences ------------------------------------------------------------------------------ */
 
 typedef struct rg_seq_options {
     uint32_t n_ctx; /* positions at most; 1 .. the context the model was made for */
