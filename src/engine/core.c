@@ -79,7 +79,9 @@ uint64_t rg_core_scratch_bytes(const rg_core *core) {
     return core->scratch_bytes;
 }
 
-rg_stream *rg_core_stream(const rg_core *core) { return core->stream; }
+rg_stream *rg_core_stream(const rg_core *core) {
+    return core->stream;
+}
 
 void rg_core_set_tap(rg_core *core, const rg_tap *tap) {
     core->tap = tap ? *tap : (rg_tap){0};

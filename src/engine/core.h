@@ -132,11 +132,11 @@ typedef struct rg_scratch {
     float *expert_w;                  /* [T][n_used] */
     uint32_t *pair_row, *pair_slot;   /* [T*n_used] sorted by expert, then row */
     uint32_t *expert_begin;           /* [n_expert + 1] */
-    uint32_t *active;                     /* [n_expert] experts with rows, ascending */
-    rg_expert_bytes *batch;               /* [n_expert] experts computed together */
-    float *ahead;                         /* [T][n_expert] the next layer's router */
-    uint32_t *items;                      /* [n_expert] wanted or guessed items of the stream */
-    uint32_t *guess_count;                /* [n_expert] */
+    uint32_t *active;                 /* [n_expert] experts with rows, ascending */
+    rg_expert_bytes *batch;           /* [n_expert] experts computed together */
+    float *ahead;                     /* [T][n_expert] the next layer's router */
+    uint32_t *items;                  /* [n_expert] wanted or guessed items of the stream */
+    uint32_t *guess_count;            /* [n_expert] */
     float *gate, *up;                 /* [T*n_used][n_ff] */
     float *expert_out;                /* [T*n_used][E] */
     float *shared_hidden, *shared_up; /* [T][n_ff_shared] */
@@ -192,9 +192,9 @@ struct rg_core {
     rg_thread_scratch threads[RG_POOL_THREADS_MAX];
     void *scratch_memory;
     size_t scratch_bytes;
-    rg_tap tap; /* see == NULL: off */
-    rg_stream *stream;    /* NULL: the experts are in the weights */
-    uint32_t *routes;     /* [n_layer + n_mtp][chunk * n_used] items of the window, (row, k) order */
+    rg_tap tap;        /* see == NULL: off */
+    rg_stream *stream; /* NULL: the experts are in the weights */
+    uint32_t *routes;  /* [n_layer + n_mtp][chunk * n_used] items of the window, (row, k) order */
     uint32_t *route_rows; /* [n_layer + n_mtp] rows recorded there */
     uint32_t *touched;    /* the same items in one list */
 };
@@ -292,7 +292,7 @@ rg_code rg_core_head(rg_core *core, const rg_hc_weights *hc, const rg_mat *outpu
  * pending row, then all rows but the last, which becomes pending. */
 rg_code rg_mtp_follow(const rg_window *win, rg_status *st);
 
-/* ---- expert streaming ------------------------------------------------------------------------ */
+/* ---- expert streaming ----------------------------------------------------------------------- */
 
 /* The groups of a model, [n_layer + n_mtp], and what they ask of an arena. */
 void rg_experts_groups(const rg_model *m, rg_stream_group *groups);
