@@ -58,6 +58,9 @@ typedef enum rg_kernel_set { RG_KERNELS_AUTO, RG_KERNELS_REF } rg_kernel_set;
 /* Element type of the KV cache. */
 typedef enum rg_kv_type { RG_KV_F16, RG_KV_F32 } rg_kv_type;
 
+typedef enum rg_io_backend { RG_IO_AUTO, RG_IO_URING, RG_IO_PREAD } rg_io_backend;
+typedef enum rg_toggle { RG_AUTO, RG_ON, RG_OFF } rg_toggle;
+
 /* ---- engine --------------------------------------------------------------------------------- */
 
 typedef struct rg_engine rg_engine;
@@ -85,8 +88,28 @@ typedef struct rg_engine_options {
     const char *cpu_level; /* caps the instruction level (scalar, x86-64-v3, ...); NULL = best */
     int n_threads;         /* 0 = physical cores */
     rg_kernel_set kernels;
-    uint32_t chunk;           /* tokens of a prefill chunk; 0 = default */
-    bool no_mtp;              /* leave the draft block out */
+    uint32_t chunk; /* tokens of a prefill chunk; 0 = default */
+    bool no_mtp;    /* leave the draft block out */
+
+    /* Memory. ram_bytes is the whole budget: trunk, state, scratch and experts stay below it; 0 =
+     * what is free. Experts that do not fit stream from the drive through an arena. arena_bytes or
+     * arena_experts ask for an arena of that size; then experts stream even if all would fit. */
+    uint64_t ram_bytes;
+    uint64_t arena_bytes;
+    uint32_t arena_experts;
+    uint32_t n_ctx; /* of the session the plan makes room for; 0 = as rg_session_options */
+    rg_kv_type kv;  /* likewise */
+    bool plan_mtp;  /* likewise */
+    bool lock_memory;
+
+    /* Reads. */
+    rg_io_backend io;
+    rg_toggle direct;   /* O_DIRECT */
+    uint32_t depth;     /* reads in flight; 0 = default */
+    int32_t lookahead;  /* experts read ahead a layer in decode: 0 = as it pays, -1 = off */
+    rg_toggle split;    /* compute what is there while the rest is read */
+    bool io_null;       /* skip reads: figures without the drive, wrong answers */
+    const char *faults; /* injected, "seed=1,eio=2,short=3,flip=0,stall=5,stall_ms=50" per mille */
     rg_progress_fn *progress; /* NULL = none */
     void *progress_user;
 } rg_engine_options;
@@ -100,6 +123,8 @@ typedef struct rg_engine_info {
     int n_threads;
     uint32_t chunk;
     uint64_t weight_bytes, scratch_bytes;
+    uint64_t budget_bytes, arena_bytes; /* arena 0: all experts are loaded */
+    const char *io_backend;             /* "" when nothing streams */
     double load_ms;
 } rg_engine_info;
 
@@ -109,6 +134,26 @@ RG_API RG_MUST_CHECK rg_code rg_engine_open(rg_engine **out, const rg_engine_opt
 /* All sessions must be destroyed before. NULL is allowed. */
 RG_API void rg_engine_close(rg_engine *engine);
 RG_API void rg_engine_get_info(const rg_engine *engine, rg_engine_info *out);
+/* The memory plan as a table. Release *text with rg_release. */
+RG_API RG_MUST_CHECK rg_code rg_engine_print_plan(const rg_engine *engine, char **text,
+                                                  rg_status *st);
+/* The plan alone: reads the header of the file, loads nothing. */
+RG_API RG_MUST_CHECK rg_code rg_plan_for(const rg_engine_options *opt, char **text, rg_status *st);
+
+/* Counters of the whole engine since it was opened. The parts of time add up to total_ms. */
+typedef struct rg_engine_meters {
+    uint64_t hits, misses, late;
+    uint64_t readahead_useful, readahead_wasted;
+    uint64_t read_bytes, wasted_bytes;
+    double drive_gb_s; /* while reads were in flight */
+    double total_ms;   /* of all windows and of the host between them */
+    double compute_ms, wait_ms, handshake_ms, host_ms;
+    double embed_ms, ple_ms, plan_ms, sample_ms; /* parts of compute_ms and host_ms */
+    uint64_t arena_peak_bytes, rss_peak_bytes;
+    uint64_t retries, read_errors, evictions, waves;
+    uint64_t major_faults;
+} rg_engine_meters;
+RG_API void rg_engine_get_meters(const rg_engine *engine, rg_engine_meters *out);
 
 /* ---- text ----------------------------------------------------------------------------------- */
 

@@ -5,6 +5,8 @@
 #include "engine/engine.h"
 #include "text/text.h"
 
+#define RG_CTX_DEFAULT 4096u
+
 struct rg_vocab {
     rg_gguf *gguf;
     rg_tokenizer *tokenizer;
@@ -17,7 +19,11 @@ struct rg_engine {
     rg_status chat_status;
     rg_core *core;
     rg_cpu_level level;
+    rg_plan plan;
+    rg_seq_options planned; /* the session the plan makes room for */
     double load_ms;
+    double host_ms;        /* of all sessions: sampling, text */
+    uint64_t major_faults; /* when the engine was open */
 };
 
 struct rg_session {

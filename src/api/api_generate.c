@@ -100,7 +100,9 @@ static rg_code step(generation *g, rg_status *st) {
     g->result.n_tokens++;
     if (s->stats.ttft_ms <= 0.0) s->stats.ttft_ms = (double)(rg_now_ns() - s->first_ns) * 1e-6;
     RG_TRY(show_token(g, id, st));
-    s->stats.host_ms += (double)(rg_now_ns() - begin) * 1e-6;
+    const double host_ms = (double)(rg_now_ns() - begin) * 1e-6;
+    s->stats.host_ms += host_ms;
+    s->engine->host_ms += host_ms;
     if (g->opt->n_predict && g->result.n_tokens >= g->opt->n_predict) end(g, RG_FINISH_LENGTH);
     if (position >= rg_seq_capacity(s->seq)) end(g, RG_FINISH_CONTEXT);
     return RG_OK;

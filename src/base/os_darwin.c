@@ -22,6 +22,10 @@ rg_code rg_mem_map(void **out, size_t size, rg_status *st) {
     return RG_OK;
 }
 
+void rg_mem_release(void *p, size_t size) {
+    if (p && size) (void)madvise(p, size, MADV_DONTNEED);
+}
+
 void rg_mem_unmap(void *p, size_t size) {
     if (p) munmap(p, size);
 }

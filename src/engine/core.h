@@ -158,6 +158,9 @@ typedef struct rg_scratch {
 /* Rows of the head computed at once when logits of every position are wanted. */
 #define RG_HEAD_ROWS 32u
 
+/* Scratch of windows wider than this is given back to the system behind a prefill. */
+#define RG_SCRATCH_KEPT_ROWS 16u
+
 typedef struct rg_thread_scratch {
     void *mul;    /* rg_mul_scratch_bytes */
     float *attn;  /* RG_ATTENTION_TMP */
@@ -192,7 +195,8 @@ struct rg_core {
     rg_thread_scratch threads[RG_POOL_THREADS_MAX];
     void *scratch_memory;
     size_t scratch_bytes;
-    rg_tap tap;        /* see == NULL: off */
+    rg_tap tap; /* see == NULL: off */
+    rg_core_times times;
     rg_stream *stream; /* NULL: the experts are in the weights */
     uint32_t *routes;  /* [n_layer + n_mtp][chunk * n_used] items of the window, (row, k) order */
     uint32_t *route_rows; /* [n_layer + n_mtp] rows recorded there */

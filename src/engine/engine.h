@@ -14,6 +14,7 @@
 
 #include "base/base.h"
 #include "engine/dump.h"
+#include "engine/plan.h"
 #include "engine/sampler.h"
 #include "engine/stop.h"
 #include "engine/tap.h"
@@ -37,7 +38,8 @@ typedef struct rg_core_options {
     uint32_t chunk; /* rows of a window at most; 0 = RG_CHUNK_DEFAULT */
     /* Experts stream through an arena of this many bytes; 0: all experts are loaded. */
     uint64_t arena_bytes;
-    bool split_off; /* wait for every expert before computing any */
+    bool split_off;   /* wait for every expert before computing any */
+    bool lock_memory; /* keep weights and arena from being paged out */
     /* Backend, direct, depth, lookahead, null_reads, faults, poison, policy; the rest is set. */
     rg_stream_options io;
     rg_core_progress *progress; /* NULL = none */
@@ -65,6 +67,15 @@ void rg_core_set_tap(rg_core *core, const rg_tap *tap);
 /* The stream of the experts, for its meters; NULL when all experts are loaded. */
 rg_stream *rg_core_stream(const rg_core *core);
 
+/* Host time inside windows, part by part, since the core was created. */
+typedef struct rg_core_times {
+    uint64_t window_ns; /* all of it, waits included */
+    uint64_t embed_ns;
+    uint64_t ple_ns;  /* reading and unpacking rows of the n-gram table */
+    uint64_t plan_ns; /* grouping, turns, guesses */
+} rg_core_times;
+rg_core_times rg_core_get_times(const rg_core *core);
+
 /* ---- sequences ------------------------------------------------------------------------------ */
 
 typedef struct rg_seq_options {
@@ -81,6 +92,8 @@ void rg_seq_reset(rg_seq *seq);
 uint32_t rg_seq_length(const rg_seq *seq); /* tokens so far */
 uint32_t rg_seq_capacity(const rg_seq *seq);
 uint64_t rg_seq_bytes(const rg_seq *seq);
+/* What a sequence of a model takes, without one. */
+uint64_t rg_seq_bytes_for(const rg_model *m, const rg_seq_options *opt, int n_threads);
 const int32_t *rg_seq_ids(const rg_seq *seq); /* [length] */
 
 typedef enum rg_want { RG_WANT_NONE, RG_WANT_LAST, RG_WANT_ALL } rg_want;

@@ -320,6 +320,7 @@ static rg_code run_streamed(moe_job *job, const rg_window *win, rg_input *u, rg_
     rg_scratch *s = &core->s;
     uint32_t n = 0;
     rg_core_mul(core, u, &(rg_product){&job->w->router, s->router}, 1);
+    const uint64_t begin = rg_now_ns();
     RG_TRY(route(job, win, &n, st));
     rg_experts_record(core, job->layer, job->T);
     const uint32_t base = rg_stream_item(core->stream, job->layer, 0);
@@ -328,6 +329,7 @@ static rg_code run_streamed(moe_job *job, const rg_window *win, rg_input *u, rg_
     const rg_turn *turn = NULL;
     RG_TRY(
         rg_stream_begin(core->stream, job->layer, s->items, n, rg_experts_mode(job->T), &turn, st));
+    core->times.plan_ns += rg_now_ns() - begin;
     const rg_mat *next = rg_experts_next_router(core, job->layer);
     run_shared(job, u, NULL, next);
     if (next) rg_experts_ahead(core, job->layer + 1, job->T);
