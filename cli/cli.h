@@ -24,6 +24,16 @@ typedef struct cli_options {
     const char *chat_template;
     bool no_mtp;
     int verbose;
+    /* memory and reads */
+    uint64_t ram, arena;
+    uint32_t arena_experts;
+    bool mlock;
+    rg_io_backend io;
+    bool io_null;
+    rg_toggle direct, split;
+    int32_t lookahead;
+    uint32_t depth;
+    const char *faults;
     /* input */
     const char *prompt; /* -p */
     const char *file;   /* -f */
@@ -93,6 +103,8 @@ rg_code cli_read_ids(const char *path, int32_t **ids, size_t *n, rg_status *st);
 rg_code cli_parse_ids(const char *name, const char *text, int32_t **ids, size_t *n, rg_status *st);
 /* The engine as the flags want it. */
 rg_code cli_open_engine(const cli_options *opt, rg_engine **out, rg_status *st);
+/* The engine options that the flags stand for; borrows from them. */
+rg_engine_options cli_engine_options(const cli_options *opt);
 /* Ctrl-C cancels the running call of this session; NULL: it ends the process as usual. */
 void cli_cancel_on_interrupt(rg_session *session);
 
@@ -106,5 +118,6 @@ int cli_logits(const cli_options *opt);
 int cli_tokenize(const cli_options *opt);
 int cli_inspect(const cli_options *opt);
 int cli_ppl(const cli_options *opt);
+int cli_plan(const cli_options *opt);
 
 #endif

@@ -14,8 +14,8 @@ typedef struct flag {
     char group;
     char letter; /* 0 = none */
     const char *name;
-    const char *arg; /* NULL = a switch */
-    const char *help;
+    const char *arg;  /* NULL = a switch */
+    const char *help; /* NULL = not shown */
 } flag;
 
 // clang-format off
@@ -28,6 +28,16 @@ static const flag flags[] = {
     {'e', 0, "kv", "f16|f32", "element type of the KV cache (default f16)"},
     {'e', 0, "backend", "cpu", "where to compute"},
     {'e', 0, "no-mtp", NULL, "leave the draft block out"},
+    {'e', 0, "ram", "SIZE", "memory for everything, e.g. 8G (default: what is free)"},
+    {'e', 0, "arena", "SIZE", "stream experts through an arena of this size"},
+    {'e', 0, "arena-experts", "N", "the same, in slots of the largest expert"},
+    {'e', 0, "mlock", NULL, "keep weights from being paged out"},
+    {'e', 0, "io", "auto|uring|pread|null", "how to read; null skips reads (wrong answers)"},
+    {'e', 0, "direct", "auto|on|off", "read past the page cache (default auto)"},
+    {'e', 0, "io-depth", "N", "reads in flight (default 32)"},
+    {'e', 0, "lookahead", "auto|off|N", "experts read ahead of a layer in decode (default auto)"},
+    {'e', 0, "split", "on|off", "compute what is there while the rest is read (default on)"},
+    {'e', 0, "faults", "SPEC", NULL},
     {'m', 'v', "verbose", NULL, "log to standard error; twice for more"},
     {'i', 'p', "prompt", "TEXT", "prompt"},
     {'f', 'f', "file", "FILE", "read the text from a file (- = standard input)"},
@@ -137,8 +147,11 @@ static int parse_choice(const value *v, const char *const words[], int n, int *o
             return CLI_OK;
         }
     }
-    char wanted[64];
-    snprintf(wanted, sizeof wanted, "%s or %s", words[0], words[n - 1]);
+    char wanted[96] = "";
+    for (int i = 0; i < n; i++) {
+        const size_t len = strlen(wanted);
+        snprintf(wanted + len, sizeof wanted - len, "%s%s", i ? " or " : "", words[i]);
+    }
     return bad(v, wanted);
 }
 
@@ -155,6 +168,39 @@ static int parse_bias(const value *v, cli_options *o) {
     b->id = (int32_t)id;
     const int rc = parse_float(&rest, &b->bias);
     if (rc == CLI_OK) o->sampling.n_logit_bias++;
+    return rc;
+}
+
+/* A number with K, M or G (powers of 1024); fractions allowed: 6.5G. */
+static int parse_size(const value *v, uint64_t *out) {
+    char *end = NULL;
+    double x = strtod(v->text, &end);
+    if (end == v->text || !(x > 0)) return bad(v, "a size such as 512M or 6.5G");
+    if (*end == 'K' || *end == 'k') {
+        x *= 0x1p10;
+        end++;
+    } else if (*end == 'M' || *end == 'm') {
+        x *= 0x1p20;
+        end++;
+    } else if (*end == 'G' || *end == 'g') {
+        x *= 0x1p30;
+        end++;
+    }
+    if (*end || x >= 0x1p60) return bad(v, "a size such as 512M or 6.5G");
+    *out = (uint64_t)x;
+    return CLI_OK;
+}
+
+/* auto, off, or a number of experts. */
+static int parse_lookahead(const value *v, int32_t *out) {
+    *out = 0;
+    if (strcmp(v->text, "auto") == 0) return CLI_OK;
+    if (strcmp(v->text, "off") == 0) {
+        *out = -1;
+        return CLI_OK;
+    }
+    const int rc = parse_int(v, 0, 32, out);
+    if (rc == CLI_OK && *out == 0) *out = -1;
     return rc;
 }
 
@@ -178,24 +224,20 @@ static bool set_plain(const flag *f, const char *text, cli_options *o) {
     const struct {
         const char *name;
         bool *on;
-    } switches[] = {{"no-mtp", &o->no_mtp},
-                    {"raw", &o->raw},
-                    {"no-think", &o->no_think},
-                    {"ignore-eos", &o->ignore_eos},
-                    {"print-ids", &o->print_ids},
-                    {"show-special", &o->show_special},
-                    {"hash", &o->hash},
-                    {"special", &o->parse_special},
-                    {"json", &o->json}};
+    } switches[] = {{"no-mtp", &o->no_mtp},       {"raw", &o->raw},
+                    {"no-think", &o->no_think},   {"ignore-eos", &o->ignore_eos},
+                    {"print-ids", &o->print_ids}, {"show-special", &o->show_special},
+                    {"hash", &o->hash},           {"special", &o->parse_special},
+                    {"json", &o->json},           {"mlock", &o->mlock}};
     const struct {
         const char *name;
         const char **to;
-    } strings[] = {{"model", &o->model},      {"prompt", &o->prompt},
-                   {"file", &o->file},        {"ids", &o->ids},
-                   {"system", &o->system},    {"reasoning-effort", &o->effort},
-                   {"out", &o->out},          {"chat-template", &o->chat_template},
-                   {"ref", &o->ref},          {"dump", &o->dump},
-                   {"dump-ref", &o->dump_ref}};
+    } strings[] = {{"model", &o->model},       {"prompt", &o->prompt},
+                   {"file", &o->file},         {"ids", &o->ids},
+                   {"system", &o->system},     {"reasoning-effort", &o->effort},
+                   {"out", &o->out},           {"chat-template", &o->chat_template},
+                   {"ref", &o->ref},           {"dump", &o->dump},
+                   {"dump-ref", &o->dump_ref}, {"faults", &o->faults}};
     for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) {
         if (is(f, switches[i].name)) {
             *switches[i].on = true;
@@ -225,12 +267,55 @@ static int set_sampling(const flag *f, const value *v, cli_options *o) {
     return parse_bias(v, o);
 }
 
+static int parse_toggle(const value *v, rg_toggle *out) {
+    static const char *const words[] = {"auto", "on", "off"};
+    int choice = 0;
+    const int rc = parse_choice(v, words, 3, &choice);
+    if (rc == CLI_OK) *out = (rg_toggle)choice;
+    return rc;
+}
+
+static int parse_io(const value *v, cli_options *o) {
+    static const char *const words[] = {"auto", "uring", "pread", "null"};
+    int choice = 0;
+    const int rc = parse_choice(v, words, 4, &choice);
+    if (rc != CLI_OK) return rc;
+    o->io_null = choice == 3;
+    o->io = choice == 3 ? RG_IO_AUTO : (rg_io_backend)choice;
+    return CLI_OK;
+}
+
+/* Memory and reads; false when the flag is none of them. */
+static bool set_memory(const flag *f, const value *v, cli_options *o, int *rc) {
+    if (is(f, "ram")) {
+        *rc = parse_size(v, &o->ram);
+    } else if (is(f, "arena")) {
+        *rc = parse_size(v, &o->arena);
+    } else if (is(f, "arena-experts")) {
+        *rc = parse_u32(v, 1u << 20, &o->arena_experts);
+    } else if (is(f, "io")) {
+        *rc = parse_io(v, o);
+    } else if (is(f, "direct")) {
+        *rc = parse_toggle(v, &o->direct);
+    } else if (is(f, "split")) {
+        *rc = parse_toggle(v, &o->split);
+    } else if (is(f, "lookahead")) {
+        *rc = parse_lookahead(v, &o->lookahead);
+    } else if (is(f, "io-depth")) {
+        *rc = parse_u32(v, 256, &o->depth);
+    } else {
+        return false;
+    }
+    return true;
+}
+
 static int set_value(const flag *f, const value *v, cli_options *o) {
     static const char *const kernels[] = {"auto", "ref"}, *const kv[] = {"f16", "f32"};
     static const char *const backends[] = {"cpu"};
     int choice = 0, rc = CLI_OK;
     if (set_plain(f, v->text, o)) return CLI_OK;
     if (f->group == 's') return set_sampling(f, v, o);
+    if (set_memory(f, v, o, &rc)) return rc;
     if (is(f, "verbose")) {
         o->verbose++;
     } else if (is(f, "threads")) {
@@ -332,7 +417,7 @@ void cli_print_help(const cli_command *c) {
     printf("regolith %s %s\n\n%s\n\n", c->name, c->usage, c->summary);
     for (size_t i = 0; i < N_FLAGS; i++) {
         const flag *f = &flags[i];
-        if (!accepts(c, f)) continue;
+        if (!accepts(c, f) || !f->help) continue;
         char left[64];
         if (f->letter) {
             snprintf(left, sizeof left, "-%c, --%s %s", f->letter, f->name, f->arg ? f->arg : "");

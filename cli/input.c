@@ -71,19 +71,36 @@ static void log_line(void *user, rg_log_level level, const char *line) {
     fprintf(stderr, "regolith: %s: %s\n", names[level], line);
 }
 
+rg_engine_options cli_engine_options(const cli_options *opt) {
+    return (rg_engine_options){.model_path = opt->model,
+                               .chat_template = opt->chat_template,
+                               .cpu_level = getenv("RG_CPU"),
+                               .n_threads = opt->threads,
+                               .kernels = opt->kernels,
+                               .chunk = opt->chunk,
+                               .no_mtp = opt->no_mtp,
+                               .ram_bytes = opt->ram,
+                               .arena_bytes = opt->arena,
+                               .arena_experts = opt->arena_experts,
+                               .n_ctx = opt->ctx,
+                               .kv = opt->kv,
+                               .lock_memory = opt->mlock,
+                               .io = opt->io,
+                               .direct = opt->direct,
+                               .depth = opt->depth,
+                               .lookahead = opt->lookahead,
+                               .split = opt->split,
+                               .io_null = opt->io_null,
+                               .faults = opt->faults,
+                               .progress = cli_progress};
+}
+
 rg_code cli_open_engine(const cli_options *opt, rg_engine **out, rg_status *st) {
     const char *want = getenv("RG_LOG");
     int level = (int)RG_LOG_WARN + opt->verbose;
     if (want && *want >= '0' && *want <= '3') level = *want - '0';
     rg_log_set(log_line, NULL, (rg_log_level)(level > RG_LOG_DEBUG ? RG_LOG_DEBUG : level));
-    const rg_engine_options e = {.model_path = opt->model,
-                                 .chat_template = opt->chat_template,
-                                 .cpu_level = getenv("RG_CPU"),
-                                 .n_threads = opt->threads,
-                                 .kernels = opt->kernels,
-                                 .chunk = opt->chunk,
-                                 .no_mtp = opt->no_mtp,
-                                 .progress = cli_progress};
+    const rg_engine_options e = cli_engine_options(opt);
     const rg_code rc = rg_engine_open(out, &e, st);
     cli_progress_clear();
     return rc;

@@ -13,6 +13,8 @@ static const cli_command commands[] = {
      "Text to token ids on one line, or back.", "mft", 1, cli_tokenize},
     {"inspect", "MODEL", "Metadata, tensors, types, sizes and expert classes of a model file.", "m",
      1, cli_inspect},
+    {"plan", "-m MODEL [--ram SIZE] [--ctx N]",
+     "Memory plan: what stays resident, what streams, and whether it fits.", "mex", 0, cli_plan},
     {"ppl", "-m MODEL -f TEXT [--ctx N]",
      "Perplexity over non-overlapping windows of N tokens (default 512).", "mexfj", 0, cli_ppl},
 };

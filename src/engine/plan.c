@@ -43,8 +43,9 @@ static void choose_chunk(rg_plan *p, const rg_model *m, const rg_plan_request *r
         if (fixed_bytes + scratch + p->arena_min_bytes > p->budget_bytes) break;
         const uint64_t arena = p->budget_bytes - fixed_bytes - scratch;
         const double cost = read_per_token(p, m, c, arena);
-        /* Where nothing is read, wider chunks only take memory. */
-        if (cost >= best || (cost <= 0.0 && c > RG_CHUNK_DEFAULT)) continue;
+        /* Where nothing is read a wider chunk shares compute only, up to the default. */
+        const bool wider = cost <= 0.0 && c <= RG_CHUNK_DEFAULT;
+        if (cost >= best && !wider) continue;
         best = cost;
         p->chunk = c;
     }
