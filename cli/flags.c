@@ -72,8 +72,7 @@ static bool accepts(const cli_command *c, const flag *f) {
     return f->group == 'h' || strchr(c->flags, f->group) != NULL;
 }
 
-/* ---- values
- * -------------------------------------------------------------------------------------- */
+/* ---- values --------------------------------------------------------------------------------- */
 
 typedef struct value {
     const char *command, *flag, *text;
@@ -168,8 +167,7 @@ static int add_stop(const value *v, cli_options *o) {
     return CLI_OK;
 }
 
-/* ---- assignment
- * ---------------------------------------------------------------------------------- */
+/* ---- assignment ----------------------------------------------------------------------------- */
 
 static bool is(const flag *f, const char *name) {
     return strcmp(f->name, name) == 0;
@@ -265,8 +263,7 @@ static int set_value(const flag *f, const value *v, cli_options *o) {
     return rc;
 }
 
-/* ---- parsing
- * ------------------------------------------------------------------------------------- */
+/* ---- parsing -------------------------------------------------------------------------------- */
 
 static const flag *flag_of(const cli_command *c, int letter) {
     for (size_t i = 0; i < N_FLAGS; i++) {

@@ -18,7 +18,7 @@
 #define RG_API        __attribute__((visibility("default")))
 #define RG_MUST_CHECK __attribute__((warn_unused_result))
 
-/* ---- status ---------------------------------------------------------------------------------- */
+/* ---- status --------------------------------------------------------------------------------- */
 
 /* Codes are appended, never reused. */
 #define RG_CODES(X)                                                                                \
@@ -49,7 +49,7 @@ typedef struct rg_status {
 /* Static text of a code, never NULL. */
 RG_API const char *rg_code_text(rg_code code);
 
-/* ---- choices --------------------------------------------------------------------------------- */
+/* ---- choices -------------------------------------------------------------------------------- */
 
 /* AUTO: 8-bit activations against quantised weights, the canonical arithmetic. REF: the float
  * reference, activations never quantised. */
@@ -58,7 +58,7 @@ typedef enum rg_kernel_set { RG_KERNELS_AUTO, RG_KERNELS_REF } rg_kernel_set;
 /* Element type of the KV cache. */
 typedef enum rg_kv_type { RG_KV_F16, RG_KV_F32 } rg_kv_type;
 
-/* ---- engine ---------------------------------------------------------------------------------- */
+/* ---- engine --------------------------------------------------------------------------------- */
 
 typedef struct rg_engine rg_engine;
 typedef struct rg_session rg_session;
@@ -110,7 +110,7 @@ RG_API RG_MUST_CHECK rg_code rg_engine_open(rg_engine **out, const rg_engine_opt
 RG_API void rg_engine_close(rg_engine *engine);
 RG_API void rg_engine_get_info(const rg_engine *engine, rg_engine_info *out);
 
-/* ---- text ------------------------------------------------------------------------------------ */
+/* ---- text ----------------------------------------------------------------------------------- */
 
 /* Ids of `len` bytes of text; control tokens written in the text are recognised only when
  * `parse_special`. Release *ids with rg_release. */
@@ -172,7 +172,7 @@ RG_API RG_MUST_CHECK rg_code rg_engine_render_chat(const rg_engine *engine,
                                                    const rg_chat_options *options, char **text,
                                                    size_t *len, rg_status *st);
 
-/* ---- sampling -------------------------------------------------------------------------------- */
+/* ---- sampling ------------------------------------------------------------------------------- */
 
 #define RG_SAMPLING_BIAS_MAX     65536 /* logit_bias pairs of one request */
 #define RG_SAMPLING_LOGPROBS_MAX 128   /* alternatives of one position */
@@ -199,7 +199,7 @@ typedef struct rg_sampling_params {
 /* temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, no penalty (window 64), seed 0, no bias. */
 RG_API rg_sampling_params rg_sampling_defaults(void);
 
-/* ---- sessions -------------------------------------------------------------------------------- */
+/* ---- sessions ------------------------------------------------------------------------------- */
 
 /* Zeroed = defaults. */
 typedef struct rg_session_options {

@@ -58,7 +58,7 @@ static uint64_t draw(draws *d, uint64_t below) {
     return rg_random_u64(d->seed, d->counter++) % below;
 }
 
-/* ---- seeds ----------------------------------------------------------------------------------- */
+/* ---- seeds ---------------------------------------------------------------------------------- */
 
 static uint64_t read_uint(const uint8_t *at, uint32_t width) {
     uint64_t v = 0;
@@ -140,7 +140,7 @@ static void load_seed(seed_header *h, const char *name) {
     walk(h);
 }
 
-/* ---- mutations ------------------------------------------------------------------------------- */
+/* ---- mutations ------------------------------------------------------------------------------ */
 
 /* The header being changed. */
 typedef struct work {
@@ -278,7 +278,7 @@ static void mutate(work *w, const seed_header *headers, const seed_header *h, dr
     }
 }
 
-/* ---- run ------------------------------------------------------------------------------------- */
+/* ---- run ------------------------------------------------------------------------------------ */
 
 typedef struct tally {
     uint64_t loaded, described, refused;

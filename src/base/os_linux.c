@@ -38,7 +38,7 @@ size_t rg_heap_block_bytes(const void *p) {
     return malloc_usable_size((void *)(uintptr_t)p);
 }
 
-/* ---- files of the kernel --------------------------------------------------------------------- */
+/* ---- files of the kernel -------------------------------------------------------------------- */
 
 #define KERNEL_FILE_MAX 8192 /* bytes; what we look for stands in the first few lines */
 
@@ -89,7 +89,7 @@ static uint64_t line_value(const char *text, const char *key) {
     return 0;
 }
 
-/* ---- cgroups --------------------------------------------------------------------------------- */
+/* ---- cgroups -------------------------------------------------------------------------------- */
 
 #define CGROUP_PATH_MAX  1024
 #define CGROUP_DEPTH_MAX 32
@@ -182,7 +182,7 @@ static cgroup_limits cgroup_tightest(void) {
     return l;
 }
 
-/* ---- processors and memory ------------------------------------------------------------------- */
+/* ---- processors and memory ------------------------------------------------------------------ */
 
 /* Physical cores among the allowed processors: those that are the first of their sibling list. */
 int rg_cpu_count(void) {

@@ -4,8 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- creation
- * ------------------------------------------------------------------------------------ */
+/* ---- creation ------------------------------------------------------------------------------- */
 
 static rg_code make_frequencies(rg_core *core, rg_status *st) {
     const rg_hparams *hp = core->hp;
@@ -80,8 +79,7 @@ void rg_core_set_tap(rg_core *core, const rg_tap *tap) {
     core->tap = tap ? *tap : (rg_tap){0};
 }
 
-/* ---- window
- * -------------------------------------------------------------------------------------- */
+/* ---- window --------------------------------------------------------------------------------- */
 
 rg_code rg_window_tap(const rg_window *win, const char *name, uint32_t layer, uint32_t cols,
                       const float *data, rg_status *st) {
@@ -190,8 +188,7 @@ static rg_code run_window(const rg_window *win, const atomic_bool *cancel, rg_st
     return RG_OK;
 }
 
-/* ---- head
- * ---------------------------------------------------------------------------------------- */
+/* ---- head ----------------------------------------------------------------------------------- */
 
 rg_code rg_core_head(rg_core *core, const rg_hc_weights *hc, const rg_mat *output,
                      const float *residual, uint32_t n, rg_status *st) {
@@ -228,8 +225,7 @@ static rg_code give_logits(rg_core *core, const rg_segment *seg, uint32_t row,
     return RG_OK;
 }
 
-/* ---- eval
- * ---------------------------------------------------------------------------------------- */
+/* ---- eval ----------------------------------------------------------------------------------- */
 
 static rg_code check_request(const rg_core *core, const rg_seq *seq, const int32_t *ids, uint32_t n,
                              rg_status *st) {

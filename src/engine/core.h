@@ -7,8 +7,7 @@
 
 #include "engine/engine.h"
 
-/* ---- weights
- * ------------------------------------------------------------------------------------- */
+/* ---- weights -------------------------------------------------------------------------------- */
 
 typedef struct rg_hc_weights {
     const float *norm;       /* [H*E] */
@@ -76,8 +75,7 @@ typedef struct rg_weights {
 rg_code rg_weights_load(rg_core *core, rg_status *st);
 void rg_weights_unload(rg_weights *w);
 
-/* ---- scratch
- * ------------------------------------------------------------------------------------- */
+/* ---- scratch -------------------------------------------------------------------------------- */
 
 /* Quantised copies of up to `rows` activation rows, one form each. */
 typedef struct rg_act_buffer {
@@ -158,8 +156,7 @@ typedef struct rg_thread_scratch {
 size_t rg_scratch_layout(const rg_core *core, rg_scratch *s, rg_thread_scratch *threads,
                          uint8_t *base);
 
-/* ---- core and sequence
- * --------------------------------------------------------------------------- */
+/* ---- core and sequence ---------------------------------------------------------------------- */
 
 struct rg_core {
     const rg_gguf *gguf;   /* borrowed */
@@ -231,8 +228,7 @@ static inline bool rg_seq_f16(const rg_seq *seq) {
 /* Rotation tables of the window's rows into s.rope. */
 void rg_window_rope(const rg_window *win);
 
-/* ---- products
- * ------------------------------------------------------------------------------------ */
+/* ---- products ------------------------------------------------------------------------------- */
 
 void rg_input_set(rg_input *in, const float *x, uint32_t T, uint32_t n_in, rg_act_buffer *buffer);
 /* The rows in the form a weight type takes, quantising them if needed (parallel). */
@@ -247,8 +243,7 @@ typedef struct rg_product {
 /* y = w x for several matrices over the same rows, in one parallel phase. */
 void rg_core_mul(rg_core *core, rg_input *in, const rg_product *products, uint32_t n);
 
-/* ---- layers
- * -------------------------------------------------------------------------------------- */
+/* ---- layers --------------------------------------------------------------------------------- */
 
 /* Residual -> mixed input u and inject weights (spec 4.1). `residual` [T][H*E]. FORMAT naming
  * `layer` and `where` when a value is not finite. */
@@ -273,8 +268,7 @@ rg_code rg_core_head(rg_core *core, const rg_hc_weights *hc, const rg_mat *outpu
  * pending row, then all rows but the last, which becomes pending. */
 rg_code rg_mtp_follow(const rg_window *win, rg_status *st);
 
-/* ---- taps
- * ---------------------------------------------------------------------------------------- */
+/* ---- taps ----------------------------------------------------------------------------------- */
 
 static inline bool rg_tapped(const rg_core *core) {
     return core->tap.see != NULL;

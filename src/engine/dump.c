@@ -78,8 +78,7 @@ static rg_code add(rg_dump *d, const char *name, uint32_t layer, uint32_t cols, 
     return RG_OK;
 }
 
-/* ---- writing
- * ------------------------------------------------------------------------------------- */
+/* ---- writing -------------------------------------------------------------------------------- */
 
 /* A state is what it is after the last token: later calls replace earlier ones. */
 static bool is_state(const char *name) {
@@ -120,8 +119,7 @@ static rg_code write_index(const rg_dump *d, rg_status *st) {
     return RG_OK;
 }
 
-/* ---- comparing
- * ----------------------------------------------------------------------------------- */
+/* ---- comparing ------------------------------------------------------------------------------ */
 
 static rg_code parse_index(rg_dump *d, const char *text, const char *path, rg_status *st) {
     const char *line = strchr(text, '\n'); /* behind the header */
@@ -201,8 +199,7 @@ static rg_code compare_rows(rg_dump *d, const char *name, uint32_t layer, uint32
     return rc;
 }
 
-/* ---- interface
- * ----------------------------------------------------------------------------------- */
+/* ---- interface ------------------------------------------------------------------------------ */
 
 rg_code rg_dump_create(rg_dump **out, const char *dir, rg_status *st) {
     RG_TRY(create(out, dir, st));

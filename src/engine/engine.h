@@ -51,14 +51,12 @@ uint32_t rg_core_chunk(const rg_core *core);
 uint64_t rg_core_weight_bytes(const rg_core *core);
 uint64_t rg_core_scratch_bytes(const rg_core *core);
 
-/* ---- taps
- * ---------------------------------------------------------------------------------------- */
+/* ---- taps ----------------------------------------------------------------------------------- */
 
 /* NULL switches the tap off. */
 void rg_core_set_tap(rg_core *core, const rg_tap *tap);
 
-/* ---- sequences
- * ----------------------------------------------------------------------------------- */
+/* ---- sequences ------------------------------------------------------------------------------ */
 
 typedef struct rg_seq_options {
     uint32_t n_ctx; /* positions at most; 1 .. the context the model was made for */

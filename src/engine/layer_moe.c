@@ -20,8 +20,7 @@ typedef struct moe_job {
     atomic_bool *broken;
 } moe_job;
 
-/* ---- router
- * -------------------------------------------------------------------------------------- */
+/* ---- router --------------------------------------------------------------------------------- */
 
 /* Top experts by logit and their softmax weights, normalised over the chosen ones. */
 static void route_rows(void *arg, size_t begin, size_t end, int thread) {
@@ -66,8 +65,7 @@ static uint32_t group_pairs(rg_core *core, uint32_t T) {
     return n_active;
 }
 
-/* ---- experts
- * ------------------------------------------------------------------------------------- */
+/* ---- experts -------------------------------------------------------------------------------- */
 
 static rg_mat expert_at(const rg_expert_mat *m, uint32_t e) {
     rg_mat mat = m->mat;
@@ -130,8 +128,7 @@ static void run_experts(moe_job *job, rg_input *u) {
     rg_pool_run(core->pool, (size_t)job->n_active * job->blocks, 1, down_tasks, job);
 }
 
-/* ---- shared expert and combination
- * ----------------------------------------------------------------- */
+/* ---- shared expert and combination ---------------------------------------------------------- */
 
 static void shared_rows(void *arg, size_t begin, size_t end, int thread) {
     const moe_job *job = arg;
@@ -175,8 +172,7 @@ static void combine_rows(void *arg, size_t begin, size_t end, int thread) {
     }
 }
 
-/* ---- taps
- * ---------------------------------------------------------------------------------------- */
+/* ---- taps ----------------------------------------------------------------------------------- */
 
 static rg_code tap_routes(const rg_window *win, uint32_t layer, rg_status *st) {
     const rg_scratch *s = &win->core->s;

@@ -75,7 +75,7 @@ static double exp_nonpositive(double x) {
     return y * power;
 }
 
-/* ---- parameters ------------------------------------------------------------------------------ */
+/* ---- parameters ----------------------------------------------------------------------------- */
 
 rg_sampling_params rg_sampling_defaults(void) {
     return (rg_sampling_params){
@@ -138,7 +138,7 @@ static bool has_penalty(const rg_sampling_params *p) {
     return p->repeat_penalty != 1.0f || p->presence_penalty != 0.0f || p->frequency_penalty != 0.0f;
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- life ----------------------------------------------------------------------------------- */
 
 rg_code rg_sampler_create(rg_sampler **out, const rg_sampling_params *p, size_t n_vocab,
                           size_t n_ctx, rg_status *st) {
@@ -188,7 +188,7 @@ void rg_sampler_destroy(rg_sampler *s) {
     rg_free(s);
 }
 
-/* ---- history --------------------------------------------------------------------------------- */
+/* ---- history -------------------------------------------------------------------------------- */
 
 rg_code rg_sampler_accept(rg_sampler *s, int32_t id, rg_status *st) {
     if (id < 0 || (size_t)id >= s->n_vocab) {
@@ -228,7 +228,7 @@ size_t rg_sampler_n_accepted(const rg_sampler *s) {
     return s->n_history;
 }
 
-/* ---- candidates ------------------------------------------------------------------------------ */
+/* ---- candidates ----------------------------------------------------------------------------- */
 
 static bool is_better(candidate a, candidate b) {
     return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
@@ -301,7 +301,7 @@ static rg_code adjust(rg_sampler *s, const float *logits, candidate *best, rg_st
     return RG_OK;
 }
 
-/* ---- truncation ------------------------------------------------------------------------------ */
+/* ---- truncation ----------------------------------------------------------------------------- */
 
 /* Candidates from the k best entries of work[], k > 0. The heap has the worst of them on top; a
  * later entry of the same logit has a higher id and is worse. Returns the sum of their weights. */
@@ -393,7 +393,7 @@ static size_t truncate_vocab(rg_sampler *s, float best, double *total) {
     return n;
 }
 
-/* ---- the draw -------------------------------------------------------------------------------- */
+/* ---- the draw ------------------------------------------------------------------------------- */
 
 rg_code rg_sampler_pick(rg_sampler *s, const float *logits, uint64_t position, int32_t *out,
                         rg_status *st) {
@@ -421,7 +421,7 @@ rg_code rg_sampler_pick(rg_sampler *s, const float *logits, uint64_t position, i
     return RG_OK;
 }
 
-/* ---- log probabilities ----------------------------------------------------------------------- */
+/* ---- log probabilities ---------------------------------------------------------------------- */
 
 rg_code rg_sampler_logprobs(const float *logits, size_t n_vocab, size_t top_n, int32_t *ids_out,
                             float *logprobs_out, double *lse_out, rg_status *st) {

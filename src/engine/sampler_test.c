@@ -42,7 +42,7 @@ static void random_logits(float *x, size_t n, uint64_t seed) {
     }
 }
 
-/* ---- the naive reference --------------------------------------------------------------------- */
+/* ---- the naive reference -------------------------------------------------------------------- */
 
 typedef struct ref_token {
     double logit;
@@ -113,7 +113,7 @@ static int32_t reference_draw(const ref_token *t, size_t n, double u) {
     return t[n - 1].id;
 }
 
-/* ---- tests ----------------------------------------------------------------------------------- */
+/* ---- tests ---------------------------------------------------------------------------------- */
 
 static void greedy_takes_the_highest_logit_and_the_lowest_id(void **state) {
     (void)state;

@@ -188,8 +188,7 @@ static void link_shared(rg_weights *w, const rg_model *m) {
     if (!w->mtp.output.data) w->mtp.output = w->output;
 }
 
-/* ---- reading
- * ------------------------------------------------------------------------------------- */
+/* ---- reading -------------------------------------------------------------------------------- */
 
 static rg_code read_vector(const loader *l, const load_item *it, uint8_t *dst, rg_status *st) {
     const size_t n = it->bytes / sizeof(float);

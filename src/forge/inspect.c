@@ -17,7 +17,7 @@
 
 typedef unsigned long long ull;
 
-/* ---- strings --------------------------------------------------------------------------------- */
+/* ---- strings -------------------------------------------------------------------------------- */
 
 /* Bytes of the well-formed character at `s` (RFC 3629), 0 if there is none. */
 static size_t utf8_len(const uint8_t *s, size_t left) {
@@ -62,7 +62,7 @@ static rg_code put_quoted(rg_buf *out, rg_str s, rg_status *st) {
     return rg_buf_puts(out, "\"", st);
 }
 
-/* ---- metadata -------------------------------------------------------------------------------- */
+/* ---- metadata ------------------------------------------------------------------------------- */
 
 static const char *type_name(rg_gguf_type type) {
     static const char *const names[RG_GGUF_TYPE_COUNT] = {"u8",  "i8",  "u16",  "i16",    "u32",
@@ -157,7 +157,7 @@ static rg_code put_metadata(rg_buf *out, const rg_gguf *g, rg_status *st) {
     return RG_OK;
 }
 
-/* ---- tensors --------------------------------------------------------------------------------- */
+/* ---- tensors -------------------------------------------------------------------------------- */
 
 uint64_t rg_inspect_elems(const rg_tensor *t) {
     return t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
@@ -213,7 +213,7 @@ static rg_code put_types(rg_buf *out, const rg_gguf *g, rg_status *st) {
                          elems_all > 0 ? bytes_all * 8 / elems_all : 0.0);
 }
 
-/* ---- whole ----------------------------------------------------------------------------------- */
+/* ---- whole ---------------------------------------------------------------------------------- */
 
 static rg_code put_files(rg_buf *out, const rg_gguf *g, rg_status *st) {
     const uint32_t n = rg_gguf_file_count(g);

@@ -80,7 +80,7 @@ static void mark_model(rg_roles *r, const rg_model *m) {
     mark_all(r, list, RG_ARRAY_LEN(list), ROLE_DRAFT);
 }
 
-/* ---- experts --------------------------------------------------------------------------------- */
+/* ---- experts -------------------------------------------------------------------------------- */
 
 static rg_expert_class class_of(const rg_moe_desc *e) {
     rg_expert_class c = {.gate = e->gate_up ? e->gate_up : e->gate,
@@ -147,7 +147,7 @@ static rg_code put_classes(rg_buf *out, const rg_model *m, bool *seen, rg_status
     return put_class(out, &draft, m->hp.n_expert, st);
 }
 
-/* ---- shape and totals ------------------------------------------------------------------------ */
+/* ---- shape and totals ----------------------------------------------------------------------- */
 
 static rg_code put_shape(rg_buf *out, const rg_model *m, rg_status *st) {
     const rg_hparams *hp = &m->hp;

@@ -143,7 +143,7 @@ static rg_gguf_writer with_array(const rg_gguf *g, const char *key, uint32_t ele
     return w;
 }
 
-/* ---- the models as they are ------------------------------------------------------------------ */
+/* ---- the models as they are ----------------------------------------------------------------- */
 
 static void describes_a_f32(void **state) {
     (void)state;
@@ -244,7 +244,7 @@ static void describes_the_demo(void **state) {
     rg_gguf_close(g);
 }
 
-/* ---- variants that must load ----------------------------------------------------------------- */
+/* ---- variants that must load ---------------------------------------------------------------- */
 
 static void accepts_a_tied_head(void **state) {
     (void)state;
@@ -395,7 +395,7 @@ static void accepts_small_variations(void **state) {
     rg_gguf_close(g);
 }
 
-/* ---- one thing wrong ------------------------------------------------------------------------- */
+/* ---- one thing wrong ------------------------------------------------------------------------ */
 
 static void refuses_other_architectures(void **state) {
     (void)state;

@@ -174,7 +174,7 @@ static void finds_values_that_are_not_finite(void **state) {
     rg_gguf_close(g);
 }
 
-/* ---- split models ---------------------------------------------------------------------------- */
+/* ---- split models --------------------------------------------------------------------------- */
 
 /* What shard `no` of three holds; the fields of a well-formed one come from shard_of. */
 typedef struct shard_spec {

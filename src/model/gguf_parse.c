@@ -37,7 +37,7 @@ const char *rg_gguf_type_name(rg_gguf_type type) {
     return (unsigned)type < RG_GGUF_TYPE_COUNT ? names[type] : "unknown type";
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading -------------------------------------------------------------------------------- */
 
 uint64_t rg_gguf_left(const rg_gguf_parser *p) {
     return p->limit - p->c.pos;
@@ -74,7 +74,7 @@ rg_code rg_gguf_take_bytes(rg_gguf_parser *p, const uint8_t **out, uint64_t len,
     return rg_cursor_bytes(&p->c, out, len, what, st);
 }
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- values --------------------------------------------------------------------------------- */
 
 static rg_code take_string(rg_gguf_parser *p, const uint8_t **data, size_t *size, rg_status *st) {
     uint64_t len = 0;
@@ -175,7 +175,7 @@ static rg_code take_value(rg_gguf_parser *p, rg_gguf_kv *kv, rg_status *st) {
     return type == RG_GGUF_BOOL ? check_bools(kv->data, 1, body, st) : RG_OK;
 }
 
-/* ---- records --------------------------------------------------------------------------------- */
+/* ---- records -------------------------------------------------------------------------------- */
 
 static rg_code take_key(rg_gguf_parser *p, rg_str *key, rg_status *st) {
     uint64_t len = 0;

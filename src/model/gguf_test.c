@@ -450,7 +450,7 @@ static void refuses_shards_in_memory(void **state) {
     rg_gguf_close(accept(&w));
 }
 
-/* ---- memory ---------------------------------------------------------------------------------- */
+/* ---- memory --------------------------------------------------------------------------------- */
 
 /* What a header claims must not be allocated before the bytes behind the claim were seen. */
 static void claims_take_no_memory(void **state) {
