@@ -416,6 +416,28 @@ static void wide_scales(void **state) {
     setup_destroy(&s);
 }
 
+/* The fp4 formats carry a byte of its own kind: each value of it, subnormal scales included. */
+static void every_fp4_scale(void **state) {
+    (void)state;
+    const level_list levels = levels_here();
+    draws d = draws_start("every_fp4_scale", 20265);
+    setup s = setup_create();
+    for (size_t i = 0; i < RG_ARRAY_LEN(formats); i++) {
+        const format *f = &formats[i];
+        if (f->type != RG_TYPE_MXFP4 && f->type != RG_TYPE_NVFP4) continue;
+        const rg_type_info *info = rg_type_get(f->type);
+        for (unsigned byte = 0; byte < 255u + (f->type == RG_TYPE_NVFP4); byte++) {
+            setup_weights(&s, &d, f, 1, info->block_elems, -1, false);
+            s.data[f->type == RG_TYPE_NVFP4 ? byte % 4 : 0] = (uint8_t)byte;
+            draw_floats(&d, s.x, ROWS_MAX * s.w.n_in, -3.0, 3.0);
+            setup_act(&s, RG_KERNELS_AUTO);
+            expect_canonical(&s, false);
+            expect_all_levels(&s, &d, &levels);
+        }
+    }
+    setup_destroy(&s);
+}
+
 /* One broken activation breaks its whole row, and no other. */
 static void broken_activations_show(void **state) {
     (void)state;
@@ -453,9 +475,9 @@ static void broken_activations_show(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_type_is_listed),    cmocka_unit_test(random_blocks),
-        cmocka_unit_test(extreme_blocks),          cmocka_unit_test(wide_scales),
-        cmocka_unit_test(broken_activations_show),
+        cmocka_unit_test(every_type_is_listed), cmocka_unit_test(random_blocks),
+        cmocka_unit_test(extreme_blocks),       cmocka_unit_test(wide_scales),
+        cmocka_unit_test(every_fp4_scale),      cmocka_unit_test(broken_activations_show),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
