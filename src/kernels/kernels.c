@@ -38,7 +38,7 @@ const rg_ops *rg_ops_get(rg_cpu_level level) {
     }
 }
 
-/* sin and cos for |x| up to about 2^30: reduction by pi/2 in three parts with fma, Taylor series on
+/* sin and cos for |x| up to about 2^30: reduction by pi/2 in two parts with fma, Taylor series on
  * [-pi/4, pi/4] to the last bit but one of double. */
 static void sin_cos(double x, double *s, double *c) {
     const double q = floor(x * 0.63661977236758134308 + 0.5);
