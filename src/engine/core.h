@@ -228,6 +228,9 @@ static inline bool rg_seq_f16(const rg_seq *seq) {
     return seq->opt.kv == RG_KV_F16;
 }
 
+/* rg_mem_map, refused with the sum when the machine has less memory free. */
+rg_code rg_take_memory(void **out, size_t bytes, rg_status *st);
+
 /* Rotation tables of the window's rows into s.rope. */
 void rg_window_rope(const rg_window *win);
 

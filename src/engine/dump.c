@@ -10,6 +10,7 @@
 #define PATH_MAX_LEN 4096u
 #define NAME_MAX_LEN 32u
 #define INDEX_MAX    (16u << 20)
+#define INDEX_HEADER "name\tlayer\trows\tcols\tfile\n"
 
 typedef struct dump_entry {
     char name[NAME_MAX_LEN];
@@ -96,9 +97,9 @@ static rg_code write_rows(rg_dump *d, const char *name, uint32_t layer, uint32_t
     FILE *f = fopen(path, fresh ? "wbe" : "abe");
     if (!f) return rg_fail_errno(st, RG_IO, errno, "cannot write %s", path);
     const size_t n = (size_t)rows * cols;
-    const bool written = fwrite(data, sizeof *data, n, f) == n;
-    const int err = errno;
-    if (fclose(f) != 0 || !written) return rg_fail_errno(st, RG_IO, err, "writing %s", path);
+    int err = fwrite(data, sizeof *data, n, f) == n ? 0 : errno;
+    if (fclose(f) != 0 && !err) err = errno;
+    if (err) return rg_fail_errno(st, RG_IO, err, "writing %s", path);
     e->rows = fresh ? rows : e->rows + rows;
     return RG_OK;
 }
@@ -108,15 +109,15 @@ static rg_code write_index(const rg_dump *d, rg_status *st) {
     RG_TRY(file_path(d, NULL, 0, path, st));
     FILE *f = fopen(path, "we");
     if (!f) return rg_fail_errno(st, RG_IO, errno, "cannot write %s", path);
-    fprintf(f, "name\tlayer\trows\tcols\tfile\n");
+    fputs(INDEX_HEADER, f);
     for (uint32_t i = 0; i < d->n_entry; i++) {
         const dump_entry *e = &d->entries[i];
         fprintf(f, "%s\t%u\t%llu\t%u\t%s.%u.f32\n", e->name, e->layer, (unsigned long long)e->rows,
                 e->cols, e->name, e->layer);
     }
-    const bool bad = ferror(f) != 0;
-    const int err = errno;
-    if (fclose(f) != 0 || bad) return rg_fail_errno(st, RG_IO, err, "writing %s", path);
+    int err = ferror(f) ? errno : 0;
+    if (fclose(f) != 0 && !err) err = errno;
+    if (err) return rg_fail_errno(st, RG_IO, err, "writing %s", path);
     return RG_OK;
 }
 
@@ -124,12 +125,16 @@ static rg_code write_index(const rg_dump *d, rg_status *st) {
  * ----------------------------------------------------------------------------------- */
 
 static rg_code parse_index(rg_dump *d, const char *text, const char *path, rg_status *st) {
-    const char *line = strchr(text, '\n'); /* behind the header */
+    if (strncmp(text, INDEX_HEADER, strlen(INDEX_HEADER)) != 0) {
+        return rg_fail(st, RG_FORMAT, "%s is no complete index: its first line is not the heading",
+                       path);
+    }
+    const char *line = strchr(text, '\n');
     while (line && line[1]) {
         char name[NAME_MAX_LEN];
         unsigned layer = 0, cols = 0;
         unsigned long long rows = 0;
-        if (sscanf(line + 1, "%31s %u %llu %u", name, &layer, &rows, &cols) != 4) {
+        if (sscanf(line + 1, "%31[^\t/\n]\t%u\t%llu\t%u\t", name, &layer, &rows, &cols) != 4) {
             return rg_fail(st, RG_FORMAT, "%s: line %u is not name, layer, rows, cols", path,
                            d->n_entry + 2);
         }

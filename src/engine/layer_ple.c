@@ -41,6 +41,13 @@ static rg_code gather_row(rg_core *core, const uint64_t *rows, uint8_t *raw, flo
     const size_t bytes = rg_row_bytes(table->type, hp->ple_row);
     for (uint32_t h = 0; h < hp->ple_n_head; h++) {
         RG_TRY(rg_gguf_read(core->gguf, table, rows[h] * bytes, bytes, raw, st));
+        size_t block = 0;
+        const size_t n_block = bytes / rg_type_get((uint32_t)table->type)->block_bytes;
+        if (rg_blocks_find_nonfinite(table->type, raw, n_block, &block)) {
+            return rg_fail(st, RG_FORMAT,
+                           "%s is damaged: row %llu holds a value that is not finite", table->name,
+                           (unsigned long long)rows[h]);
+        }
         rg_unpack_row(table->type, raw, out + (size_t)h * hp->ple_row, hp->ple_row);
     }
     return RG_OK;

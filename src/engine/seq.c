@@ -86,7 +86,7 @@ rg_code rg_seq_create(rg_seq **out, rg_core *core, const rg_seq_options *opt, rg
         goto cleanup;
     }
     seq->memory_bytes = layout(seq, NULL);
-    rc = rg_mem_map(&seq->memory, seq->memory_bytes, st);
+    rc = rg_take_memory(&seq->memory, seq->memory_bytes, st);
     if (rc != RG_OK) {
         rg_context(st, rc, "state for %u tokens", opt->n_ctx);
         goto cleanup;
@@ -120,6 +120,9 @@ void rg_seq_reset(rg_seq *seq) {
     seq->failed = false;
 }
 
+bool rg_seq_failed(const rg_seq *seq) {
+    return seq->failed;
+}
 uint32_t rg_seq_length(const rg_seq *seq) {
     return seq->length;
 }
