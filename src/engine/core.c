@@ -169,7 +169,7 @@ static rg_code run_layer(const rg_window *win, uint32_t layer, rg_status *st) {
                       w->is_attn ? "attention" : "delta net", st));
     RG_TRY(tap_half(win, layer, false, st));
     if (w->is_attn) {
-        rg_layer_attn(win, &w->attn, layer);
+        RG_TRY(rg_layer_attn(win, &w->attn, layer, st));
     } else {
         rg_layer_gdn(win, layer);
     }
@@ -191,23 +191,16 @@ static void guard(const rg_core *core, bool on) {
     }
 }
 
-/* What a window knows of the call it belongs to. */
-typedef struct eval_call {
-    const atomic_bool *cancel;
-    uint32_t done, total; /* tokens before this window, and of the whole call */
-} eval_call;
-
 /* Layers done count as their share of the window's tokens: one window of a large model takes long
  * enough to want a sign of life. */
-static void show_progress(const rg_window *win, const eval_call *call, uint32_t layers) {
+static void show_progress(const rg_window *win, const rg_eval_call *call, uint32_t layers) {
     const rg_core_options *opt = &win->core->opt;
     if (!opt->progress || call->total < 2) return;
     const uint64_t part = (uint64_t)win->T * layers / win->core->hp->n_layer;
     opt->progress(opt->progress_user, "prefill", call->done + part, call->total);
 }
 
-/* Runs the rows through the trunk; the residual of the last layer stays in the scratch. */
-static rg_code run_window(const rg_window *win, const eval_call *call, rg_status *st) {
+rg_code rg_window_run(const rg_window *win, const rg_eval_call *call, rg_status *st) {
     rg_core *core = win->core;
     rg_window rows = *win;
     rg_pool_run(core->pool, win->T, 1, embed_rows, &rows);
@@ -296,11 +289,11 @@ static rg_code check_request(const rg_core *core, const rg_seq *seq, const int32
 }
 
 static rg_code eval_window(rg_core *core, rg_seq *seq, const int32_t *ids, uint32_t T,
-                           uint32_t first_logits, const rg_logits_sink *sink, const eval_call *call,
-                           rg_status *st) {
+                           uint32_t first_logits, const rg_logits_sink *sink,
+                           const rg_eval_call *call, rg_status *st) {
     const rg_segment seg = {.seq = seq, .row0 = 0, .n = T, .pos0 = seq->length};
     const rg_window win = {.core = core, .segs = &seg, .n_seg = 1, .T = T, .ids = ids};
-    RG_TRY(run_window(&win, call, st));
+    RG_TRY(rg_window_run(&win, call, st));
     memcpy(seq->ids + seq->length, ids, T * sizeof *ids);
     RG_TRY(give_logits(core, &seg, first_logits, sink, st));
     seq->length += T;
@@ -313,7 +306,7 @@ rg_code rg_core_eval(rg_core *core, rg_seq *seq, const int32_t *ids, uint32_t n,
     RG_TRY(check_request(core, seq, ids, n, st));
     if (chunk == 0 || chunk > core->chunk) chunk = core->chunk;
     const rg_core_options *opt = &core->opt;
-    eval_call call = {.cancel = cancel, .total = n};
+    rg_eval_call call = {.cancel = cancel, .total = n};
     while (call.done < n) {
         const uint32_t T = n - call.done < chunk ? n - call.done : chunk;
         uint32_t first = want == RG_WANT_ALL ? 0 : T;

@@ -75,7 +75,7 @@ static rg_code block(const rg_window *win, rg_status *st) {
     const uint32_t layer = core->hp->n_layer;
     float *residual = core->s.mtp_residual;
     RG_TRY(rg_hc_read(core, &w->hc_attn, residual, win->T, layer, "draft attention", st));
-    rg_layer_attn(win, &w->attn, layer);
+    RG_TRY(rg_layer_attn(win, &w->attn, layer, st));
     rg_hc_write(core, residual, win->T);
     RG_TRY(rg_hc_read(core, &w->hc_ffn, residual, win->T, layer, "draft experts", st));
     RG_TRY(rg_layer_moe(win, &w->moe, layer, st));
