@@ -2,7 +2,7 @@
  *
  * Exit codes: 0 ok, 1 failure, 2 usage, 130 interrupted by Ctrl-C (128 + SIGINT, as shells say).
  * Errors are one line on standard error:
- * "regolith: what failed: detail".
+ * "regolith: command: what failed and why".
  */
 #ifndef RG_CLI_H
 #define RG_CLI_H
@@ -76,10 +76,12 @@ int cli_parse(const cli_command *command, int argc, char **argv, cli_options *ou
 void cli_print_help(const cli_command *command);
 
 /* message.c */
-/* Prints "regolith: ..." and returns CLI_FAILURE, or CLI_INTERRUPTED for CANCELED. */
+/* The command that messages name. */
+void cli_name_command(const char *name);
+/* Prints "regolith: command: ..." and returns CLI_FAILURE, or CLI_INTERRUPTED for CANCELED. */
 int cli_fail(const rg_status *st);
 /* Prints "regolith: command: message" and returns CLI_USAGE. */
-int cli_usage(const char *command, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+int cli_usage(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Progress on standard error, only on a terminal; erased when done. */
 void cli_progress(void *user, const char *what, uint64_t done, uint64_t total);
 void cli_progress_clear(void);

@@ -7,26 +7,31 @@
 
 #include "cli/cli.h"
 
+static const char *command = "regolith";
 static bool progress_shown;
 static uint64_t span_base, span_total; /* cli_progress_span */
 static int output_errno;               /* of the first write that failed */
 
+void cli_name_command(const char *name) {
+    command = name;
+}
+
 int cli_fail(const rg_status *st) {
     cli_progress_clear();
     const bool interrupted = st->code == RG_CANCELED;
-    fprintf(stderr, "regolith: %s%s\n", interrupted ? "interrupted: " : "",
+    fprintf(stderr, "regolith: %s: %s%s\n", command, interrupted ? "interrupted: " : "",
             st->message[0] ? st->message : rg_code_text(st->code));
     return interrupted ? CLI_INTERRUPTED : CLI_FAILURE;
 }
 
-int cli_usage(const char *command, const char *fmt, ...) {
+int cli_usage(const char *name, const char *fmt, ...) {
     char line[512];
     va_list args;
     va_start(args, fmt);
     vsnprintf(line, sizeof line, fmt, args);
     va_end(args);
     char all[600];
-    snprintf(all, sizeof all, "regolith: %s: %s", command, line);
+    snprintf(all, sizeof all, "regolith: %s: %s", name[0] ? name : "\"\"", line);
     for (char *c = all; *c; c++) { /* one line, whatever the words on the command line held */
         if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
     }
@@ -90,6 +95,6 @@ bool cli_flush(void) {
 
 int cli_finish_output(void) {
     if (cli_flush()) return CLI_OK;
-    fprintf(stderr, "regolith: cannot write the output: %s\n", strerror(output_errno));
+    fprintf(stderr, "regolith: %s: cannot write the output: %s\n", command, strerror(output_errno));
     return CLI_FAILURE;
 }
