@@ -60,7 +60,8 @@ def fails(code, args, words=(), **keys):
 
 def works(*args, **keys):
     r = run(*args, **keys)
-    check(r.returncode == 0, ' '.join(map(str, args))[:90], f'exit {r.returncode}: {r.stderr[-300:]}')
+    check(r.returncode == 0, ' '.join(map(str, args))[:90],
+          f'exit {r.returncode}: {r.stderr[-300:]}')
     return r
 
 
@@ -163,10 +164,12 @@ def id_files(folder):
         path.write_bytes(data)
         return path
     for name, data, word in (('junk.ids', b'1 2 x7 3', 'x7'), ('two.ids', b'ab\ncd', '"ab"'),
-                             ('empty.ids', b'', 'no token ids'), ('blank.ids', b' \n\t ', 'no token'),
+                             ('empty.ids', b'', 'no token ids'),
+                             ('blank.ids', b' \n\t ', 'no token'),
                              ('nul.ids', b'1 2\0 3', 'NUL'), ('minus.ids', b'1 -2', '-2'),
                              ('big.ids', b'1 99999999999999999999', '999'),
-                             ('float.ids', b'1 2.5', '2.5'), ('escape.ids', b'1 \x1b[31m', 'byte 2')):
+                             ('float.ids', b'1 2.5', '2.5'),
+                             ('escape.ids', b'1 \x1b[31m', 'byte 2')):
         fails(1, ['logits', '-m', MODEL, '--ids', ids(name, data)], [word])
     fails(1, ['logits', '-m', MODEL, '--ids', ids('range.ids', b'1 2 512')], ['512'])
     fails(1, ['logits', '-m', MODEL, '--ids', folder / 'none.ids'], ['none.ids'])
@@ -260,7 +263,8 @@ def closed_outputs(folder):
 # ---- commands ------------------------------------------------------------------------------------
 
 def tokenizing(folder):
-    for text in ('Hello, world', 'a\n\n b\t', 'Grüße 你好 🙂', '<|im_start|>user', '   ', "it's 1234567"):
+    for text in ('Hello, world', 'a\n\n b\t', 'Grüße 你好 🙂', '<|im_start|>user', '   ',
+                 "it's 1234567"):
         for special in ([], ['--special']):
             path = folder / 'text.txt'
             path.write_bytes(text.encode())
@@ -433,7 +437,8 @@ def progress(folder):
     seen = on_terminal(slow)
     spent = time.monotonic() - started
     if spent > 1.5:     # else the machine was quicker than a moment before
-        shares = [int(x) for x in re.findall(rb'\rprefill +(\d+) %  [\d.]+ tok/s  \d+ s left', seen)]
+        shown = re.findall(rb'\rprefill +(\d+) %  [\d.]+ tok/s  \d+ s left', seen)
+        shares = [int(x) for x in shown]
         check(len(shares) >= 2, 'progress', seen[:300])
         check(shares == sorted(shares), 'progress only grows', shares)
         check(b'\r\x1b[K' in seen, 'progress is erased', seen[-200:])

@@ -156,7 +156,7 @@ static void bad_folders_are_refused(void **state) {
     assert_int_equal(rg_dump_create(&d, dir, &st), RG_IO); /* one is there */
     assert_null(d);
     assert_non_null(strstr(st.message, "index.tsv"));
-    static const double tolerances[] = {-1.0, NAN, INFINITY};
+    static const double tolerances[] = {-1.0, (double)NAN, (double)INFINITY};
     for (size_t i = 0; i < RG_ARRAY_LEN(tolerances); i++) {
         rg_status_clear(&st);
         assert_int_equal(rg_dump_compare(&d, dir, tolerances[i], &st), RG_INVALID);
