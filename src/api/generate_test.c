@@ -510,7 +510,7 @@ static void bad_options_are_refused(void **state) {
         {.mtp = true},
         {.dump_dir = "no such folder"},
         {.dump_ref_dir = "no such folder"},
-        {.dump_ref_dir = "no such folder", .dump_tolerance = NAN},
+        {.dump_ref_dir = "no such folder", .dump_tolerance = (double)NAN},
         {.dump_dir = "a", .dump_ref_dir = "b"},
     };
     for (size_t i = 0; i < RG_ARRAY_LEN(sessions); i++) {
