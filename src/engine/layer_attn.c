@@ -63,7 +63,7 @@ static void prepare_rows(void *arg, size_t begin, size_t end, int thread) {
             ops->rope(q, cs, hp->n_rot);
         }
         for (uint32_t h = 0; h < hp->n_head_kv; h++) {
-            float *k = core->s.k + row * n_kv + h * D;
+            float *k = core->s.k + row * n_kv + (size_t)h * D;
             ops->rms_norm(k, job->w->k_norm, k, D, hp->rms_eps);
             ops->rope(k, cs, hp->n_rot);
         }

@@ -59,7 +59,7 @@ static void project_halves(rg_core *core, uint32_t T) {
     for (uint32_t half = 0; half < 2; half++) {
         /* Rows of one half, packed, in `normed`; its product in `mix`. */
         for (size_t i = 0; i < (size_t)T * H; i++) {
-            memcpy(s->normed + i * E, s->mtp_in + i * 2 * E + half * E, E * sizeof(float));
+            memcpy(s->normed + i * E, s->mtp_in + i * 2 * E + (size_t)half * E, E * sizeof(float));
         }
         rg_input in;
         rg_input_set(&in, s->normed, T * H, E, &s->act);

@@ -47,7 +47,7 @@ static size_t layout(rg_seq *seq, uint8_t *base) {
             place_gdn(&p, l, hp);
         }
         if (w->has_ple) {
-            l->ple_conv = take(&p, (hp->ple_conv - 1) * hp->ple_ngram * HE, sizeof(float));
+            l->ple_conv = take(&p, (size_t)(hp->ple_conv - 1) * hp->ple_ngram * HE, sizeof(float));
         }
     }
     if (seq->opt.mtp) {

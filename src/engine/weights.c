@@ -201,9 +201,11 @@ static rg_code read_checked(const loader *l, const rg_tensor *t, size_t begin, s
     RG_DASSERT(begin % block_bytes == 0 && bytes % block_bytes == 0);
     size_t block = 0;
     if (!rg_blocks_find_nonfinite(t->type, dst, bytes / block_bytes, &block)) return RG_OK;
-    int layer = 0;
     char where[32] = "";
-    if (sscanf(t->name, "blk.%d.", &layer) == 1) snprintf(where, sizeof where, "layer %d: ", layer);
+    if (strncmp(t->name, "blk.", 4) == 0) {
+        snprintf(where, sizeof where, "layer %.*s: ", (int)strspn(t->name + 4, "0123456789"),
+                 t->name + 4);
+    }
     return rg_fail(st, RG_FORMAT, "%s%s is damaged: block %zu of %zu is not finite", where, t->name,
                    begin / block_bytes + block, (size_t)t->size_bytes / block_bytes);
 }
