@@ -66,7 +66,7 @@ static void gather_share(void *arg, size_t begin, size_t end, int thread) {
     const rg_hparams *hp = core->hp;
     for (size_t row = begin; row < end; row++) {
         const rg_segment *seg = segment_of(job->win, row);
-        uint64_t rows[RG_NGRAM_HEADS_MAX];
+        uint64_t rows[RG_NGRAM_HEADS_MAX] = {0};
         hash_rows(job->win, seg, seg->pos0 + (uint32_t)row - seg->row0, rows);
         rg_status st = {0};
         float *out = core->s.ple_in + row * hp->ple_n_head * hp->ple_row;
