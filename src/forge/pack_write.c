@@ -56,9 +56,11 @@ static rg_code check_target(const char *path, rg_status *st) {
     if (access(path, F_OK) != 0) return RG_OK;
     rg_file f;
     RG_TRY(rg_file_open(&f, path, st));
-    const bool is_pack = f.size_bytes >= sizeof begin &&
-                         rg_file_read_at(&f, begin, sizeof begin, 0, path, NULL) == RG_OK &&
-                         memcmp(begin, "rgpa", sizeof begin) == 0;
+    /* Both magics begin so. A run killed at once leaves an empty file. */
+    const bool is_pack =
+        f.size_bytes == 0 || (f.size_bytes >= sizeof begin &&
+                              rg_file_read_at(&f, begin, sizeof begin, 0, path, NULL) == RG_OK &&
+                              memcmp(begin, "rgpa", sizeof begin) == 0);
     rg_file_close(&f);
     if (is_pack) return RG_OK;
     return rg_fail(st, RG_INVALID, "%s is there and is no expert pack; it is left alone", path);
