@@ -3,8 +3,7 @@
 #include "forge/forge.h"
 
 int cli_pack(const cli_options *opt) {
-    const int n_model = opt->model ? 0 : 1;
-    if (opt->n_args < n_model) return cli_usage("pack", "give a model file");
+    const int n_model = opt->model ? 0 : 1; /* main has seen to it that there is one */
     if (opt->n_args > n_model + 1) {
         return cli_usage("pack", "unexpected word %s", opt->args[n_model + 1]);
     }
