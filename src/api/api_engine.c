@@ -58,6 +58,7 @@ static rg_code find_pack(rg_pack **out, const rg_gguf *g, const rg_model *m,
         if (rc != RG_OK && beside) rc = rg_context(st, rc, "remove it or use --pack off");
     }
     rg_free(beside);
+    if (rc == RG_OK && *out) rg_log(RG_LOG_INFO, "experts stream from %s", rg_pack_path(*out));
     if (rc == RG_OK) return RG_OK;
     rg_pack_close(*out);
     *out = NULL;

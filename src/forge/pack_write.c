@@ -40,12 +40,14 @@ typedef struct pack_job {
     size_t n_pending;
     uint64_t unsynced_bytes;
     uint32_t n_kept; /* experts taken over from an earlier run */
+    uint64_t kept_bytes;
     rg_pack_mover mover;
 } pack_job;
 
-static void tell(const pack_job *j, const char *what, uint64_t done) {
+/* The file is done up to `at` of `end`; what an earlier run did is no work of this one. */
+static void tell(const pack_job *j, const char *what, uint64_t at, uint64_t end) {
     if (!j->opt->progress) return;
-    j->opt->progress(j->opt->progress_user, what, done, rg_pack_file_bytes(j->pack));
+    j->opt->progress(j->opt->progress_user, what, at - j->kept_bytes, end - j->kept_bytes);
 }
 
 /* ---- names and places ----------------------------------------------------------------------- */
@@ -154,7 +156,7 @@ static rg_code flush(pack_job *j, rg_status *st) {
     RG_TRY(write_at(j, j->pending, len, j->file.size_bytes, st));
     j->file.size_bytes += len;
     j->unsynced_bytes += len;
-    tell(j, "pack", j->file.size_bytes);
+    tell(j, "pack", j->file.size_bytes, rg_pack_file_bytes(j->pack));
     return j->unsynced_bytes < SYNC_BYTES ? RG_OK : sync_file(j, st);
 }
 
@@ -233,13 +235,14 @@ static rg_code take_over(pack_job *j, rg_status *st) {
         rg_pack_set_checksum(j->pack, p.layer, p.expert, model);
         keep = p.end;
         j->n_kept++;
-        tell(j, "check", keep);
+        tell(j, "check", keep, j->file.size_bytes);
     }
     if (ftruncate(j->file.fd, (off_t)keep) != 0) {
         return rg_fail_errno(st, RG_IO, errno, "cutting %s from %llu to %llu bytes", j->temp,
                              (ull)j->file.size_bytes, (ull)keep);
     }
     j->file.size_bytes = keep;
+    j->kept_bytes = keep;
     return RG_OK;
 }
 
@@ -274,7 +277,7 @@ static rg_code verify_experts(pack_job *j, rg_status *st) {
                            "%s: layer %u expert %u reads back as %016llx, %016llx was written",
                            j->temp, p.layer, p.expert, (ull)sum, (ull)want);
         }
-        tell(j, "verify", p.end);
+        tell(j, "verify", p.end, rg_pack_file_bytes(j->pack));
     }
     return RG_OK;
 }

@@ -5,6 +5,7 @@
 #include "model/pack_parts.h"
 
 #define MOVE_BYTES ((size_t)1 << 20) /* read at once */
+#define PART_ALIGN 4u
 
 const rg_moe_desc *rg_model_moe(const rg_model *m, uint32_t i) {
     RG_ASSERT(i < m->hp.n_layer + m->hp.n_mtp);
@@ -29,6 +30,14 @@ static rg_code plan_group(rg_pack_group *g, const rg_model *m, uint32_t index, r
     g->n_part = rg_pack_parts_of(rg_model_moe(m, index), parts);
     for (uint32_t k = 0; k < g->n_part; k++) {
         const uint64_t bytes = parts[k]->size_bytes / g->n_item;
+        /* Inside a pack a part begins where the one before ends; kernels read numbers of 4 bytes.
+         */
+        if (sum % PART_ALIGN != 0) {
+            return rg_fail(st, RG_UNSUPPORTED,
+                           "tensor %s: its experts would begin at byte %llu of a packed expert, no "
+                           "multiple of %u",
+                           parts[k]->name, (unsigned long long)sum, PART_ALIGN);
+        }
         g->part_bytes[k] = (uint32_t)bytes;
         sum += bytes;
         if (bytes > 0 && sum <= RG_PACK_EXPERT_MAX) continue;
