@@ -35,6 +35,7 @@ typedef struct cli_options {
     int32_t lookahead;
     uint32_t depth;
     const char *faults;
+    const char *pack; /* FILE or off */
     /* input */
     const char *prompt; /* -p */
     const char *file;   /* -f */
@@ -127,5 +128,6 @@ int cli_tokenize(const cli_options *opt);
 int cli_inspect(const cli_options *opt);
 int cli_ppl(const cli_options *opt);
 int cli_plan(const cli_options *opt);
+int cli_pack(const cli_options *opt);
 
 #endif

@@ -38,6 +38,7 @@ static const flag flags[] = {
     {'e', 0, "io-depth", "N", "reads in flight (default 32)"},
     {'e', 0, "lookahead", "auto|off|N", "experts read ahead of a layer in decode (default auto)"},
     {'e', 0, "split", "on|off", "compute what is there while the rest is read (default on)"},
+    {'e', 0, "pack", "FILE|off", "expert pack to stream from (default: the one beside the model)"},
     {'e', 0, "faults", "SPEC", NULL},
     {'m', 'v', "verbose", NULL, "log to standard error; twice for more"},
     {'i', 'p', "prompt", "TEXT", "prompt"},
@@ -238,7 +239,8 @@ static bool set_plain(const flag *f, const char *text, cli_options *o) {
                    {"system", &o->system},     {"reasoning-effort", &o->effort},
                    {"out", &o->out},           {"chat-template", &o->chat_template},
                    {"ref", &o->ref},           {"dump", &o->dump},
-                   {"dump-ref", &o->dump_ref}, {"faults", &o->faults}};
+                   {"dump-ref", &o->dump_ref}, {"faults", &o->faults},
+                   {"pack", &o->pack}};
     for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) {
         if (is(f, switches[i].name)) {
             *switches[i].on = true;

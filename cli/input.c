@@ -91,6 +91,8 @@ rg_engine_options cli_engine_options(const cli_options *opt) {
                                .depth = opt->depth,
                                .lookahead = opt->lookahead,
                                .split = opt->split,
+                               .pack_path =
+                                   opt->pack && strcmp(opt->pack, "off") == 0 ? "" : opt->pack,
                                .io_null = opt->io_null,
                                .faults = opt->faults,
                                .progress = cli_progress};

@@ -70,7 +70,7 @@ void cli_progress(void *user, const char *what, uint64_t done, uint64_t total) {
     last_s = now;
     const double rate = (double)done / spent;
     const double left = rate > 0 ? (double)(total - done) / rate : 0;
-    const bool bytes = strcmp(what, "load") == 0;
+    const bool bytes = strcmp(what, "prefill") != 0;
     fprintf(stderr, "\r%s %3.0f %%  %.1f %s  %.0f s left\033[K", what,
             100.0 * (double)done / (double)total, bytes ? rate * 1e-6 : rate,
             bytes ? "MB/s" : "tok/s", left);

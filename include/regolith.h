@@ -104,10 +104,13 @@ typedef struct rg_engine_options {
 
     /* Reads. */
     rg_io_backend io;
-    rg_toggle direct;   /* O_DIRECT */
-    uint32_t depth;     /* reads in flight; 0 = default */
-    int32_t lookahead;  /* experts read ahead a layer in decode: 0 = as it pays, -1 = off */
-    rg_toggle split;    /* compute what is there while the rest is read */
+    rg_toggle direct;  /* O_DIRECT */
+    uint32_t depth;    /* reads in flight; 0 = default */
+    int32_t lookahead; /* experts read ahead a layer in decode: 0 = as it pays, -1 = off */
+    rg_toggle split;   /* compute what is there while the rest is read */
+    /* Expert pack of `regolith pack`, used when experts stream. NULL = the one beside the model, if
+     * there is one; "" = none. One that does not belong to the model is refused. */
+    const char *pack_path;
     bool io_null;       /* skip reads: figures without the drive, wrong answers */
     const char *faults; /* injected, "seed=1,eio=2,short=3,flip=0,stall=5,stall_ms=50" per mille */
     rg_progress_fn *progress; /* NULL = none */
@@ -125,6 +128,7 @@ typedef struct rg_engine_info {
     uint64_t weight_bytes, scratch_bytes;
     uint64_t budget_bytes, arena_bytes; /* arena 0: all experts are loaded */
     const char *io_backend;             /* "" when nothing streams */
+    const char *pack_path;              /* "" when no pack is used; lives as long as the engine */
     double load_ms;
 } rg_engine_info;
 

@@ -312,9 +312,11 @@ rg_code rg_mtp_follow(const rg_window *win, rg_status *st);
 
 /* ---- expert streaming ----------------------------------------------------------------------- */
 
-/* The groups of a model, [n_layer + n_mtp], and what they ask of an arena. */
-void rg_experts_groups(const rg_model *m, rg_stream_group *groups);
-rg_code rg_experts_layout(rg_stream_layout *out, const rg_model *m, rg_status *st);
+/* The groups of a model, [n_layer + n_mtp], in its own file or in a pack of it (NULL: none), and
+ * what they ask of an arena. */
+void rg_experts_groups(const rg_model *m, const rg_pack *pack, rg_stream_group *groups);
+rg_code rg_experts_layout(rg_stream_layout *out, const rg_model *m, const rg_pack *pack,
+                          rg_status *st);
 rg_stream_mode rg_experts_mode(uint32_t T);
 
 /* Opens the stream over the model's experts with the arena of the options. */

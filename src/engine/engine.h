@@ -38,8 +38,9 @@ typedef struct rg_core_options {
     uint32_t chunk; /* rows of a window at most; 0 = RG_CHUNK_DEFAULT */
     /* Experts stream through an arena of this many bytes; 0: all experts are loaded. */
     uint64_t arena_bytes;
-    bool split_off;   /* wait for every expert before computing any */
-    bool lock_memory; /* keep weights and arena from being paged out */
+    const rg_pack *pack; /* where they are read from, checked, borrowed; NULL: the model file */
+    bool split_off;      /* wait for every expert before computing any */
+    bool lock_memory;    /* keep weights and arena from being paged out */
     /* Backend, direct, depth, lookahead, null_reads, faults, poison, policy; the rest is set. */
     rg_stream_options io;
     rg_core_progress *progress; /* NULL = none */

@@ -15,4 +15,19 @@ RG_MUST_CHECK rg_code rg_forge_inspect(const char *path, rg_buf *out, rg_status 
 /* The same for an object that is open already. */
 RG_MUST_CHECK rg_code rg_forge_inspect_gguf(const rg_gguf *g, rg_buf *out, rg_status *st);
 
+/* ---- pack ----------------------------------------------------------------------------------- */
+
+typedef struct rg_forge_pack_options {
+    const char *model_path;
+    const char *out_path;     /* NULL: beside the model, rg_pack_default_path */
+    rg_progress_fn *progress; /* "check", "pack", "verify", in bytes; NULL = none */
+    void *progress_user;
+} rg_forge_pack_options;
+
+/* `regolith pack`: copies every expert of a model into a pack (model/pack.h). It is written as
+ * OUT.part, read back, compared with its checksums, then renamed, so under its name a pack is whole
+ * or absent. A run that was killed leaves OUT.part; the next one keeps of it what is equal to the
+ * model's bytes. A run that fails removes it. One line about the result is appended to `out`. */
+RG_MUST_CHECK rg_code rg_forge_pack(const rg_forge_pack_options *opt, rg_buf *out, rg_status *st);
+
 #endif
