@@ -52,7 +52,7 @@ typedef struct rg_synth_options {
     const char *name;         /* general.name; NULL = "regolith synth" */
     uint64_t seed;
     /* Routing (docs/synth.md). A negative value means the default. */
-    double skew;               /* Zipf exponent of expert usage, 0 .. 4; default 1.5 */
+    double skew;               /* Zipf exponent of expert usage, 0 .. 4; default 1.35 */
     double correlation;        /* share of the slow part in what is not static, 0 .. 0.95 */
     double predictability;     /* correlation of guess and truth in the varying part, 0 .. 1 */
     uint32_t split;            /* shards; 0 and 1 = one file */

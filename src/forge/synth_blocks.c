@@ -153,7 +153,7 @@ static void random_blocks(rg_type type, double d, uint64_t seed, uint8_t *dst, s
         const uint64_t word = rg_random_u64(~seed, b);
         const double jitter =
             exp2(((double)(word >> 1 & 0xff) - 127.5) / 512.0); /* +- 1/4 octave */
-        set_scale(type, dst + b * block, d * jitter, word >> 9);
+        set_scale(type, dst + b * block, d * jitter, word);
     }
 }
 

@@ -6,9 +6,9 @@
 
 #include "forge/synth_parts.h"
 
-#define SKEW_DEFAULT           1.5
+#define SKEW_DEFAULT           1.35
 #define CORRELATION_DEFAULT    0.6
-#define PREDICTABILITY_DEFAULT 0.78
+#define PREDICTABILITY_DEFAULT 0.76
 #define USAGE_MOST             0.5  /* share of the tokens the most popular expert sees */
 #define CONST_SHARE            0.35 /* of the embedding's energy and the slow part's */
 #define DRIFT                  0.2  /* energy all other half layers add together, of the start's */

@@ -1,0 +1,7 @@
+# jansson writes the reports of doctor; liburing is one of the ways it measures the drive.
+pkg_check_modules(RG_FORGE_JANSSON REQUIRED IMPORTED_TARGET jansson)
+target_link_libraries(rg_forge PUBLIC PkgConfig::RG_FORGE_JANSSON)
+if(NOT CMAKE_SYSTEM_NAME STREQUAL "Darwin")
+  pkg_check_modules(RG_FORGE_URING REQUIRED IMPORTED_TARGET liburing)
+  target_link_libraries(rg_forge PUBLIC PkgConfig::RG_FORGE_URING)
+endif()
