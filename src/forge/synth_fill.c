@@ -91,7 +91,7 @@ static void put_slices(const fill_job *job, uint64_t row, uint8_t *dst, size_t n
     const size_t half = n / 2;
     const size_t a = (size_t)((r & 0xffffffff) % (job->pool->n_block - half));
     const size_t b = (size_t)((r >> 32) % (job->pool->n_block - (n - half) + 1));
-    memcpy(dst, job->pool->blocks + a * block, half * block);
+    if (half) memcpy(dst, job->pool->blocks + a * block, half * block);
     memcpy(dst + half * block, job->pool->blocks + b * block, (n - half) * block);
 }
 
@@ -110,7 +110,7 @@ static void put_block_row(const fill_job *job, uint64_t row, uint8_t *dst) {
     const size_t n = t->row_bytes / block;
     size_t fixed = 0;
     if (t->kind == RG_SYNTH_EMBED) {
-        memcpy(dst, p->routing.mu_blocks, p->routing.mu_bytes);
+        if (p->routing.mu_bytes) memcpy(dst, p->routing.mu_blocks, p->routing.mu_bytes);
         fixed = p->routing.mu_bytes / block;
     } else if (t->kind == RG_SYNTH_QKV) {
         const uint64_t keys = (uint64_t)p->shape->n_k_head * p->shape->ssm_dim;
