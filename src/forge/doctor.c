@@ -19,10 +19,20 @@ rg_code rg_doctor_step(rg_doctor_steps *s, const char *what, rg_status *st) {
 
 /* ---- machine --------------------------------------------------------------------------------- */
 
-static uint64_t limit_of(int resource) {
-    struct rlimit r;
-    if (getrlimit((__typeof__(RLIMIT_AS))resource, &r) != 0) return RG_DOCTOR_UNLIMITED;
-    return r.rlim_cur == RLIM_INFINITY ? RG_DOCTOR_UNLIMITED : (uint64_t)r.rlim_cur;
+/* A limit that cannot be read counts as none. */
+static uint64_t limit_of(int failed, const struct rlimit *r) {
+    return failed || r->rlim_cur == RLIM_INFINITY ? RG_DOCTOR_UNLIMITED : (uint64_t)r->rlim_cur;
+}
+
+static void look_at_limits(rg_doctor_machine *m) {
+    struct rlimit r = {0};
+    int failed = getrlimit(RLIMIT_MEMLOCK, &r);
+    m->memlock_bytes = limit_of(failed, &r);
+    failed = getrlimit(RLIMIT_AS, &r);
+    m->address_space_bytes = limit_of(failed, &r);
+    failed = getrlimit(RLIMIT_NOFILE, &r);
+    m->nofile = limit_of(failed, &r);
+    rg_doctor_cgroup(&m->cgroup_version, &m->cgroup_memory_bytes);
 }
 
 static void look_at_machine(rg_doctor_machine *m) {
@@ -34,10 +44,7 @@ static void look_at_machine(rg_doctor_machine *m) {
     m->memory_available_bytes = rg_mem_available_bytes();
     rg_doctor_huge_pages(m->huge_pages);
     m->io_uring = rg_doctor_uring_works(&m->io_uring_errno);
-    m->memlock_bytes = limit_of(RLIMIT_MEMLOCK);
-    m->address_space_bytes = limit_of(RLIMIT_AS);
-    m->nofile = limit_of(RLIMIT_NOFILE);
-    rg_doctor_cgroup(&m->cgroup_version, &m->cgroup_memory_bytes);
+    look_at_limits(m);
 }
 
 /* ---- model ----------------------------------------------------------------------------------- */
