@@ -49,7 +49,7 @@ static int write_all(int fd, const uint8_t *p, size_t n, uint64_t offset) {
     while (n > 0) {
         const ssize_t w = pwrite(fd, p, n, (off_t)offset);
         if (w < 0 && errno == EINTR) continue;
-        if (w < 0 && errno == EINVAL && O_DIRECT) {
+        if (w < 0 && errno == EINVAL) {
             /* The file system takes no direct writes of this kind: go on through the cache. */
             const int flags = fcntl(fd, F_GETFL);
             if (flags < 0 || !(flags & O_DIRECT)) return EINVAL;
