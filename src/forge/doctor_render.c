@@ -1,7 +1,6 @@
 /* The report as text and as JSON. */
 #include <inttypes.h>
 #include <jansson.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "forge/doctor_parts.h"
@@ -206,6 +205,18 @@ static json_t *advice_json(const rg_doctor_report *r) {
     return lines;
 }
 
+typedef struct sink {
+    rg_buf *out;
+    rg_status *st;
+    rg_code rc;
+} sink;
+
+static int take_text(const char *data, size_t len, void *user) {
+    sink *to = user;
+    to->rc = rg_buf_append(to->out, data, len, to->st);
+    return to->rc == RG_OK ? 0 : -1;
+}
+
 rg_code rg_doctor_json(const rg_doctor_report *r, rg_buf *out, rg_status *st) {
     const pair pairs[] = {
         {"quick", json_boolean(r->quick)},
@@ -219,11 +230,12 @@ rg_code rg_doctor_json(const rg_doctor_report *r, rg_buf *out, rg_status *st) {
         {"advice", advice_json(r)},
     };
     json_t *o = object(pairs, RG_ARRAY_LEN(pairs));
-    char *dump = o ? json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) : NULL;
+    if (!o) return rg_fail(st, RG_NOMEM, "no memory for the report as JSON");
+    sink to = {.out = out, .st = st, .rc = RG_OK};
+    const int failed =
+        json_dump_callback(o, take_text, &to, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     json_decref(o);
-    if (!dump) return rg_fail(st, RG_NOMEM, "no memory for the report as JSON");
-    rg_code rc = rg_buf_puts(out, dump, st);
-    if (rc == RG_OK) rc = rg_buf_puts(out, "\n", st);
-    free(dump);
-    return rc;
+    RG_TRY(to.rc);
+    if (failed) return rg_fail(st, RG_NOMEM, "no memory for the report as JSON");
+    return rg_buf_puts(out, "\n", st);
 }

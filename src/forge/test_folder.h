@@ -3,10 +3,15 @@
 #define RG_FORGE_TEST_FOLDER_H
 
 #include <dirent.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include <cmocka.h>
 
 #define TEST_PATH_BYTES 512
 
