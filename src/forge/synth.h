@@ -11,12 +11,11 @@
 
 #include "model/model.h"
 
-#define RG_SYNTH_RULES_MAX    256u
-#define RG_SYNTH_SPLIT_MAX    999u
-#define RG_SYNTH_VOCAB_MIN    320u /* 256 bytes, merges, specials */
-#define RG_SYNTH_PATTERN_MAX  256u
-#define RG_SYNTH_PATH_MAX     4096u
-#define RG_SYNTH_FIELDS_COUNT 40u
+#define RG_SYNTH_RULES_MAX   256u
+#define RG_SYNTH_SPLIT_MAX   999u
+#define RG_SYNTH_VOCAB_MIN   320u /* 256 bytes, merges, specials */
+#define RG_SYNTH_PATTERN_MAX 256u
+#define RG_SYNTH_PATH_MAX    4096u
 
 /* Every field can be set by name (rg_synth_set); the names are those of rg_synth_field_name. */
 typedef struct rg_synth_shape {
