@@ -1,10 +1,14 @@
-/* forge: the model-making commands of the one binary. Each command is a function that takes its
- * options and writes text to a buffer; the terminal belongs to cli.
+/* forge: the model-making and diagnosing commands of the one binary, one function each. A command
+ * takes its options and gives results or text in a buffer, progress through a callback; the
+ * terminal belongs to cli.
  */
 #ifndef RG_FORGE_H
 #define RG_FORGE_H
 
 #include "base/base.h"
+#include "forge/doctor.h"
+#include "forge/route_stats.h"
+#include "forge/synth.h"
 #include "model/model.h"
 
 /* What `regolith inspect` prints, appended to `out`: files, version, metadata (arrays abbreviated),
