@@ -1,8 +1,70 @@
-#include <stdio.h>
+#include <signal.h>
+#include <string.h>
 
-#include "regolith.h"
+#include "cli/cli.h"
 
-int main(void) {
-    printf("regolith %s\n", RG_VERSION);
-    return 0;
+static const cli_command commands[] = {
+    {"run", "-m MODEL (-p TEXT | -f FILE | --ids FILE) [options]",
+     "Generates one reply. Generated text alone goes to standard output.", "mexifIcgsj", 0,
+     cli_run},
+    {"logits", "-m MODEL --ids FILE [--out FILE] [--top K] [--hash] [options]",
+     "Logits of every position of a given token sequence.", "mexIl", 0, cli_logits},
+    {"tokenize", "-m MODEL (TEXT | -f FILE) [--decode] [--special]",
+     "Text to token ids on one line, or back.", "mft", 1, cli_tokenize},
+    {"inspect", "MODEL", "Metadata, tensors, types, sizes and expert classes of a model file.", "m",
+     1, cli_inspect},
+    {"plan", "-m MODEL [--ram SIZE] [--ctx N]",
+     "Memory plan: what stays resident, what streams, and whether it fits.", "mex", 0, cli_plan},
+    {"ppl", "-m MODEL -f TEXT [--ctx N]",
+     "Perplexity over non-overlapping windows of N tokens (default 512).", "mexfj", 0, cli_ppl},
+};
+#define N_COMMANDS (sizeof commands / sizeof commands[0])
+
+static void print_overview(FILE *to) {
+    fprintf(to, "regolith %s: runs Mixture-of-Experts language models larger than memory\n\n",
+            RG_VERSION);
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        fprintf(to, "  regolith %-9s %s\n", commands[i].name, commands[i].usage);
+    }
+    fprintf(to, "\nregolith COMMAND --help lists the options of a command.\n");
+}
+
+static int run_command(const cli_command *c, int argc, char **argv) {
+    cli_options opt;
+    bool help = false;
+    const int rc = cli_parse(c, argc, argv, &opt, &help);
+    if (rc != CLI_OK) return rc;
+    if (help) {
+        cli_print_help(c);
+        return cli_finish_output();
+    }
+    if (!opt.model && !(c->max_args && opt.n_args)) {
+        return cli_usage(c->name, "-m MODEL is missing");
+    }
+    if (!opt.model && c->run != cli_inspect) return cli_usage(c->name, "-m MODEL is missing");
+    return c->run(&opt);
+}
+
+int main(int argc, char **argv) {
+    /* A reader that leaves must be an error of the write, not the end of the process. */
+    signal(SIGPIPE, SIG_IGN);
+    if (argc < 2) {
+        print_overview(stderr);
+        return CLI_USAGE;
+    }
+    const char *word = argv[1];
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0) {
+        print_overview(stdout);
+        return cli_finish_output();
+    }
+    if (strcmp(word, "--version") == 0) {
+        printf("regolith %s\n", RG_VERSION);
+        return cli_finish_output();
+    }
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        if (strcmp(word, commands[i].name) == 0) {
+            return run_command(&commands[i], argc - 1, argv + 1);
+        }
+    }
+    return cli_usage(word, "unknown command (see regolith --help)");
 }

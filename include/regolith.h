@@ -18,7 +18,7 @@
 #define RG_API        __attribute__((visibility("default")))
 #define RG_MUST_CHECK __attribute__((warn_unused_result))
 
-/* ---- status ---------------------------------------------------------------------------------- */
+/* ---- status --------------------------------------------------------------------------------- */
 
 /* Codes are appended, never reused. */
 #define RG_CODES(X)                                                                                \
@@ -49,7 +49,7 @@ typedef struct rg_status {
 /* Static text of a code, never NULL. */
 RG_API const char *rg_code_text(rg_code code);
 
-/* ---- choices --------------------------------------------------------------------------------- */
+/* ---- choices -------------------------------------------------------------------------------- */
 
 /* AUTO: 8-bit activations against quantised weights, the canonical arithmetic. REF: the float
  * reference, activations never quantised. */
@@ -57,5 +57,277 @@ typedef enum rg_kernel_set { RG_KERNELS_AUTO, RG_KERNELS_REF } rg_kernel_set;
 
 /* Element type of the KV cache. */
 typedef enum rg_kv_type { RG_KV_F16, RG_KV_F32 } rg_kv_type;
+
+typedef enum rg_io_backend { RG_IO_AUTO, RG_IO_URING, RG_IO_PREAD } rg_io_backend;
+typedef enum rg_toggle { RG_AUTO, RG_ON, RG_OFF } rg_toggle;
+
+/* ---- engine --------------------------------------------------------------------------------- */
+
+typedef struct rg_engine rg_engine;
+typedef struct rg_session rg_session;
+
+/* A byte string, not NUL-terminated, may hold NUL bytes. Borrowed. */
+typedef struct rg_str {
+    const char *data;
+    size_t len;
+} rg_str;
+
+/* Something in progress: `what` is "load" (bytes) or "prefill" (tokens). */
+typedef void rg_progress_fn(void *user, const char *what, uint64_t done, uint64_t total);
+
+/* Log lines of the library; process-wide. */
+typedef enum rg_log_level { RG_LOG_ERROR, RG_LOG_WARN, RG_LOG_INFO, RG_LOG_DEBUG } rg_log_level;
+typedef void rg_log_sink(void *user, rg_log_level level, const char *line);
+/* Set before the first engine is opened. NULL drops all lines. Lines above `max` are not made. */
+RG_API void rg_log_set(rg_log_sink *sink, void *user, rg_log_level max);
+
+/* Zeroed = defaults. Strings are borrowed during the call. */
+typedef struct rg_engine_options {
+    const char *model_path;    /* GGUF; any shard of a split model */
+    const char *chat_template; /* family name; NULL = recognise the file's own template */
+    const char *cpu_level; /* caps the instruction level (scalar, x86-64-v3, ...); NULL = best */
+    int n_threads;         /* 0 = physical cores */
+    rg_kernel_set kernels;
+    uint32_t chunk; /* tokens of a prefill chunk; 0 = default */
+    bool no_mtp;    /* leave the draft block out */
+
+    /* Memory. ram_bytes is the whole budget: trunk, state, scratch and experts stay below it; 0 =
+     * what is free. Experts that do not fit stream from the drive through an arena. arena_bytes or
+     * arena_experts ask for an arena of that size; then experts stream even if all would fit. */
+    uint64_t ram_bytes;
+    uint64_t arena_bytes;
+    uint32_t arena_experts;
+    uint32_t n_ctx; /* of the session the plan makes room for; 0 = as rg_session_options */
+    rg_kv_type kv;  /* likewise */
+    bool plan_mtp;  /* likewise */
+    bool lock_memory;
+
+    /* Reads. */
+    rg_io_backend io;
+    rg_toggle direct;   /* O_DIRECT */
+    uint32_t depth;     /* reads in flight; 0 = default */
+    int32_t lookahead;  /* experts read ahead a layer in decode: 0 = as it pays, -1 = off */
+    rg_toggle split;    /* compute what is there while the rest is read */
+    bool io_null;       /* skip reads: figures without the drive, wrong answers */
+    const char *faults; /* injected, "seed=1,eio=2,short=3,flip=0,stall=5,stall_ms=50" per mille */
+    rg_progress_fn *progress; /* NULL = none */
+    void *progress_user;
+} rg_engine_options;
+
+/* Facts about an opened model. */
+typedef struct rg_engine_info {
+    const char *arch;      /* general.architecture */
+    const char *cpu_level; /* chosen */
+    uint32_t n_vocab, n_ctx_train, n_layer, n_embd, n_expert, n_expert_used;
+    bool has_mtp;
+    int n_threads;
+    uint32_t chunk;
+    uint64_t weight_bytes, scratch_bytes;
+    uint64_t budget_bytes, arena_bytes; /* arena 0: all experts are loaded */
+    const char *io_backend;             /* "" when nothing streams */
+    double load_ms;
+} rg_engine_info;
+
+/* Loads a model. What the machine's memory cannot hold is refused with the sum. */
+RG_API RG_MUST_CHECK rg_code rg_engine_open(rg_engine **out, const rg_engine_options *opt,
+                                            rg_status *st);
+/* All sessions must be destroyed before. NULL is allowed. */
+RG_API void rg_engine_close(rg_engine *engine);
+RG_API void rg_engine_get_info(const rg_engine *engine, rg_engine_info *out);
+/* The memory plan as a table. Release *text with rg_release. */
+RG_API RG_MUST_CHECK rg_code rg_engine_print_plan(const rg_engine *engine, char **text,
+                                                  rg_status *st);
+/* The plan alone: reads the header of the file, loads nothing. */
+RG_API RG_MUST_CHECK rg_code rg_plan_for(const rg_engine_options *opt, char **text, rg_status *st);
+
+/* Counters of the whole engine since it was opened. The parts of time add up to total_ms. */
+typedef struct rg_engine_meters {
+    uint64_t hits, misses, late;
+    uint64_t readahead_useful, readahead_wasted;
+    uint64_t read_bytes, wasted_bytes;
+    double drive_gb_s; /* while reads were in flight */
+    double total_ms;   /* of all windows and of the host between them */
+    double compute_ms, wait_ms, handshake_ms, host_ms;
+    double embed_ms, ple_ms, plan_ms, sample_ms; /* parts of compute_ms and host_ms */
+    uint64_t arena_peak_bytes, rss_peak_bytes;
+    uint64_t retries, read_errors, evictions, waves;
+    uint64_t major_faults;
+} rg_engine_meters;
+RG_API void rg_engine_get_meters(const rg_engine *engine, rg_engine_meters *out);
+
+/* ---- text ----------------------------------------------------------------------------------- */
+
+/* Ids of `len` bytes of text; control tokens written in the text are recognised only when
+ * `parse_special`. Release *ids with rg_release. */
+RG_API RG_MUST_CHECK rg_code rg_engine_tokenize(const rg_engine *engine, const char *text,
+                                                size_t len, bool parse_special, int32_t **ids,
+                                                size_t *n_ids, rg_status *st);
+/* The same without loading weights: opens the file's vocabulary only. */
+typedef struct rg_vocab rg_vocab;
+RG_API RG_MUST_CHECK rg_code rg_vocab_open(rg_vocab **out, const char *model_path, rg_status *st);
+RG_API void rg_vocab_close(rg_vocab *vocab);
+RG_API RG_MUST_CHECK rg_code rg_vocab_tokenize(const rg_vocab *vocab, const char *text, size_t len,
+                                               bool parse_special, int32_t **ids, size_t *n_ids,
+                                               rg_status *st);
+/* Bytes of the ids in turn, control tokens as their text; not cut at characters. Release *text with
+ * rg_release; a NUL stands behind it. */
+RG_API RG_MUST_CHECK rg_code rg_vocab_detokenize(const rg_vocab *vocab, const int32_t *ids,
+                                                 size_t n_ids, char **text, size_t *len,
+                                                 rg_status *st);
+RG_API const rg_vocab *rg_engine_vocab(const rg_engine *engine);
+
+/* Frees what this interface handed out. NULL is allowed. */
+RG_API void rg_release(void *p);
+
+typedef enum rg_role { RG_ROLE_SYSTEM, RG_ROLE_USER, RG_ROLE_ASSISTANT, RG_ROLE_TOOL } rg_role;
+
+typedef struct rg_tool_arg {
+    rg_str name;
+    rg_str value; /* raw text for strings, JSON text otherwise */
+    bool is_string;
+} rg_tool_arg;
+
+typedef struct rg_tool_call {
+    rg_str name;
+    const rg_tool_arg *args;
+    size_t n_args;
+} rg_tool_call;
+
+typedef struct rg_message {
+    rg_role role;
+    rg_str content;
+    rg_str reasoning; /* assistant; empty = none */
+    bool has_reasoning;
+    const rg_tool_call *calls; /* assistant */
+    size_t n_calls;
+} rg_message;
+
+typedef struct rg_chat_options {
+    bool add_generation_prompt;
+    bool enable_thinking;    /* default true */
+    bool preserve_thinking;  /* default true */
+    rg_str reasoning_effort; /* empty = the template's default */
+} rg_chat_options;
+
+/* The prompt text of a conversation under the model's chat template. `tools_json`: one JSON object
+ * text for each tool, as it shall appear. Release *text with rg_release. */
+RG_API RG_MUST_CHECK rg_code rg_engine_render_chat(const rg_engine *engine,
+                                                   const rg_message *messages, size_t n_messages,
+                                                   const rg_str *tools_json, size_t n_tools,
+                                                   const rg_chat_options *options, char **text,
+                                                   size_t *len, rg_status *st);
+
+/* ---- sampling ------------------------------------------------------------------------------- */
+
+#define RG_SAMPLING_BIAS_MAX     65536 /* logit_bias pairs of one request */
+#define RG_SAMPLING_LOGPROBS_MAX 128   /* alternatives of one position */
+
+typedef struct rg_logit_bias {
+    int32_t id;
+    float bias; /* added to the logit; -INFINITY bans the token */
+} rg_logit_bias;
+
+typedef struct rg_sampling_params {
+    float temperature;       /* 0 or less = greedy */
+    int32_t top_k;           /* 0 = off */
+    float top_p;             /* 1 = off; at least one token is kept */
+    float min_p;             /* 0 = off */
+    float repeat_penalty;    /* 1 = off */
+    float presence_penalty;  /* 0 = off */
+    float frequency_penalty; /* 0 = off */
+    int32_t penalty_last_n;  /* accepted tokens that count; 0 = none, -1 = the whole context */
+    uint64_t seed;
+    const rg_logit_bias *logit_bias; /* [n_logit_bias]; borrowed, copied by rg_sampler_create */
+    size_t n_logit_bias;
+} rg_sampling_params;
+
+/* temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, no penalty (window 64), seed 0, no bias. */
+RG_API rg_sampling_params rg_sampling_defaults(void);
+
+/* ---- sessions ------------------------------------------------------------------------------- */
+
+/* Zeroed = defaults. */
+typedef struct rg_session_options {
+    uint32_t n_ctx; /* tokens it can hold; 0 = 4096 or the model's context, whichever is less */
+    rg_kv_type kv;
+    bool mtp; /* keep the draft block in step */
+    /* Folder for raw intermediate values of every evaluated token (layout: engine/dump.h); NULL =
+     * none. It must exist and hold no dump. */
+    const char *dump_dir;
+    const char *dump_ref_dir; /* compare with the dump there instead; NULL = no */
+    double dump_tolerance;    /* of the comparison, relative to each tensor's largest value */
+} rg_session_options;
+
+RG_API RG_MUST_CHECK rg_code rg_session_create(rg_session **out, rg_engine *engine,
+                                               const rg_session_options *opt, rg_status *st);
+RG_API void rg_session_destroy(rg_session *session);
+/* Back to no tokens; mends a session whose call failed. */
+RG_API void rg_session_reset(rg_session *session);
+RG_API uint32_t rg_session_length(const rg_session *session);
+RG_API uint32_t rg_session_capacity(const rg_session *session);
+/* Ends a running call of this session with CANCELED at the next layer. From any thread. */
+RG_API void rg_session_cancel(rg_session *session);
+
+/* Receives the logits [n_vocab] of the token at `position`; valid during the call. Anything but OK
+ * ends the evaluation with that code. */
+typedef rg_code rg_logits_fn(void *user, uint32_t position, const float *logits, rg_status *st);
+
+/* Appends tokens and gives the logits of each to `fn` (NULL: none is computed but the last, which
+ * rg_session_generate starts from). `chunk`: rows at once, 0 = the engine's. */
+RG_API RG_MUST_CHECK rg_code rg_session_eval(rg_session *session, const int32_t *ids, size_t n_ids,
+                                             uint32_t chunk, rg_logits_fn *fn, void *user,
+                                             rg_status *st);
+
+/* Completes the dump. `report` [cap] gets one line: what was written, or the first layer and tensor
+ * that differ from the reference. */
+RG_API RG_MUST_CHECK rg_code rg_session_finish_dump(rg_session *session, char *report, size_t cap,
+                                                    rg_status *st);
+
+#define RG_FINISH(X)                                                                               \
+    X(LENGTH, "length") X(EOS, "eos") X(STOP, "stop") X(CONTEXT, "context") X(CALLER, "caller")
+typedef enum rg_finish {
+#define RG_FINISH_ENUM(name, text) RG_FINISH_##name,
+    RG_FINISH(RG_FINISH_ENUM)
+#undef RG_FINISH_ENUM
+} rg_finish;
+RG_API const char *rg_finish_text(rg_finish finish);
+
+/* Zeroed = defaults, but for `sampling`. */
+typedef struct rg_generate_options {
+    rg_sampling_params sampling;
+    uint32_t n_predict;      /* tokens at most; 0 = until the context is full */
+    bool ignore_eos;         /* end-of-generation tokens are ordinary */
+    bool show_special;       /* control tokens appear in the text */
+    const char *const *stop; /* [n_stop] stop strings; their text is not given */
+    size_t n_stop;
+    /* Each token as it is chosen, then the whole characters it completed (may be none). false ends
+     * the generation. NULL = not wanted. */
+    bool (*on_token)(void *user, int32_t id);
+    bool (*on_text)(void *user, const char *text, size_t len);
+    void *user;
+} rg_generate_options;
+
+typedef struct rg_generate_result {
+    rg_finish finish;
+    uint32_t n_tokens; /* chosen, with the token that ended it */
+} rg_generate_result;
+
+/* Continues behind the last evaluated token. The last chosen token has not been evaluated yet when
+ * this returns; the next eval or generate does it first. `out` may be NULL. */
+RG_API RG_MUST_CHECK rg_code rg_session_generate(rg_session *session,
+                                                 const rg_generate_options *opt,
+                                                 rg_generate_result *out, rg_status *st);
+
+/* Counters since the session was created. */
+typedef struct rg_session_stats {
+    uint64_t prefill_tokens, decode_tokens;
+    double prefill_ms, decode_ms;
+    double compute_ms; /* inside windows */
+    double host_ms;    /* sampling, text, callbacks */
+    double ttft_ms;    /* from the first eval to the first chosen token */
+    uint64_t state_bytes;
+    uint64_t rss_peak_bytes; /* of the process */
+} rg_session_stats;
+RG_API void rg_session_get_stats(const rg_session *session, rg_session_stats *out);
 
 #endif

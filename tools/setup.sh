@@ -86,7 +86,8 @@ mapfile -t missing < <(missing_packages "${wanted[@]}")
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
     # A password prompt is fine for a person at a terminal, and for nobody else.
-    if command -v sudo >/dev/null && { sudo -n true 2>/dev/null || { [ -t 0 ] && [ -t 2 ]; }; }; then
+    if command -v sudo >/dev/null &&
+        { sudo -n true 2>/dev/null || { [ -t 0 ] && [ -t 2 ]; }; }; then
         as_root=(sudo)
     else
         stop "neither root nor able to use sudo; ask for these packages: ${missing[*]}"

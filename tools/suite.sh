@@ -22,7 +22,7 @@ tsan)
     # gcc 12's runtime dies on kernels that randomise addresses widely.
     if setarch -R true 2>/dev/null; then front=(setarch -R); fi
     ;;
-soak) select=(-L '^soak$') ;;
+soak) ;; # the whole suite, the long forms included
 esac
 
 if tools/build.sh "$preset" "${targets[@]}"; then

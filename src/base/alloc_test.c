@@ -28,8 +28,8 @@ static void test_alloc_is_zeroed(void **state) {
     for (int round = 0; round < 50; round++) {
         char *p = rg_alloc(37, 11, &st);
         assert_non_null(p);
-        assert_true(all_zero(p, 37 * 11));
-        memset(p, 0xa5, 37 * 11); /* the next round gets the same block back, dirty */
+        assert_true(all_zero(p, 407));
+        memset(p, 0xa5, 407); /* the next round gets the same block back, dirty */
         rg_free(p);
     }
     for (size_t align = sizeof(void *); align <= 4096; align *= 2) {
@@ -67,12 +67,12 @@ static void test_overflow_is_nomem(void **state) {
     assert_int_equal(st.code, RG_NOMEM);
     assert_non_null(strstr(st.message, "18446744073709551615 x 2"));
     assert_null(rg_alloc(SIZE_MAX / 2 + 1, 2, NULL));
-    char *p = rg_alloc(4, 1, NULL);
-    memcpy(p, "keep", 4);
+    char *p = rg_strndup("keep", 4, NULL);
+    assert_non_null(p);
     rg_status_clear(&st);
     assert_null(rg_realloc(p, SIZE_MAX / 4 + 1, 4, &st));
     assert_int_equal(st.code, RG_NOMEM);
-    assert_memory_equal(p, "keep", 4);
+    assert_string_equal(p, "keep");
     rg_free(p);
     rg_status_clear(&st);
     assert_null(rg_strndup("x", SIZE_MAX, &st));
@@ -151,6 +151,30 @@ static void test_torture(void **state) {
     rg_free(old);
 }
 
+static void test_byte_counts(void **state) {
+    (void)state;
+    const uint64_t before = rg_alloc_live_bytes();
+    rg_alloc_peak_reset();
+    assert_int_equal(rg_alloc_peak_bytes(), before);
+    void *a = rg_alloc(1000, 1, NULL);
+    void *b = rg_alloc_aligned(64, 3000, NULL);
+    assert_non_null(a);
+    assert_non_null(b);
+    const uint64_t live = rg_alloc_live_bytes();
+    assert_true(live >= before + 4000);
+    void *more = rg_realloc(a, 10000, 1, NULL);
+    assert_non_null(more);
+    assert_true(rg_alloc_live_bytes() >= before + 13000);
+    rg_free(more);
+    rg_free(b);
+    assert_int_equal(rg_alloc_live_bytes(), before);
+    assert_true(rg_alloc_peak_bytes() >= before + 13000);
+    /* A failed call changes nothing. */
+    rg_alloc_fail_at(1, false);
+    assert_null(rg_alloc(1, 1, NULL));
+    assert_int_equal(rg_alloc_live_bytes(), before);
+}
+
 static void allocate_guarded(void) {
     rg_alloc_guard_enter();
     rg_alloc_guard_enter();
@@ -204,13 +228,10 @@ static void test_guard(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_alloc_is_zeroed),
-        cmocka_unit_test(test_zero_sizes),
-        cmocka_unit_test(test_overflow_is_nomem),
-        cmocka_unit_test(test_too_large_is_nomem),
-        cmocka_unit_test(test_realloc_keeps_bytes),
-        cmocka_unit_test(test_torture),
-        cmocka_unit_test(test_guard),
+        cmocka_unit_test(test_alloc_is_zeroed),     cmocka_unit_test(test_zero_sizes),
+        cmocka_unit_test(test_overflow_is_nomem),   cmocka_unit_test(test_too_large_is_nomem),
+        cmocka_unit_test(test_realloc_keeps_bytes), cmocka_unit_test(test_torture),
+        cmocka_unit_test(test_byte_counts),         cmocka_unit_test(test_guard),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

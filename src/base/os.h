@@ -26,6 +26,10 @@ RG_MUST_CHECK rg_code rg_file_slurp(char **out, size_t *len, const char *path, s
  * system has them. Counted by rg_alloc's torture mode. */
 RG_MUST_CHECK rg_code rg_mem_map(void **out, size_t size, rg_status *st);
 void rg_mem_unmap(void *p, size_t size);
+/* Gives the pages of a mapping back to the system; it reads as zeros afterwards. */
+void rg_mem_release(void *p, size_t size);
+/* Keeps the pages of a range in memory. The limit that stands in the way is named. */
+RG_MUST_CHECK rg_code rg_mem_lock(void *p, size_t size, rg_status *st);
 
 /* Bytes of the block behind a pointer of malloc; not NULL. */
 size_t rg_heap_block_bytes(const void *p);
@@ -38,5 +42,7 @@ int rg_cpu_count(void);
 uint64_t rg_mem_available_bytes(void);
 /* Peak resident set of this process, bytes. */
 uint64_t rg_rss_peak_bytes(void);
+/* Page faults of this process that had to read a device. */
+uint64_t rg_major_faults(void);
 
 #endif

@@ -22,6 +22,10 @@ rg_code rg_mem_map(void **out, size_t size, rg_status *st) {
     return RG_OK;
 }
 
+void rg_mem_release(void *p, size_t size) {
+    if (p && size) (void)madvise(p, size, MADV_DONTNEED);
+}
+
 void rg_mem_unmap(void *p, size_t size) {
     if (p) munmap(p, size);
 }
@@ -38,7 +42,7 @@ int rg_cpu_count(void) {
 }
 
 uint64_t rg_mem_available_bytes(void) {
-    vm_statistics64_data_t vm;
+    vm_statistics64_data_t vm = {0};
     mach_msg_type_number_t count = HOST_VM_INFO64_COUNT;
     const mach_port_t host = mach_host_self();
     if (host_statistics64(host, HOST_VM_INFO64, (host_info64_t)&vm, &count) != KERN_SUCCESS) {

@@ -1,6 +1,7 @@
 #include "base/os.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <malloc.h>
 #include <sched.h>
@@ -9,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 
@@ -28,6 +30,10 @@ rg_code rg_mem_map(void **out, size_t size, rg_status *st) {
     return RG_OK;
 }
 
+void rg_mem_release(void *p, size_t size) {
+    if (p && size) (void)madvise(p, size, MADV_DONTNEED);
+}
+
 void rg_mem_unmap(void *p, size_t size) {
     if (p) munmap(p, size);
 }
@@ -36,45 +42,70 @@ size_t rg_heap_block_bytes(const void *p) {
     return malloc_usable_size((void *)(uintptr_t)p);
 }
 
-/* ---- cgroups --------------------------------------------------------------------------------- */
+/* ---- files of the kernel -------------------------------------------------------------------- */
+
+#define KERNEL_FILE_MAX 8192 /* bytes; what we look for stands in the first few lines */
+
+/* The first bytes of a file under /proc or /sys as text; false when it cannot be read. */
+static bool read_kernel_file(char text[KERNEL_FILE_MAX], const char *path) {
+    text[0] = 0;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    size_t len = 0;
+    for (;;) {
+        const ssize_t n = read(fd, text + len, KERNEL_FILE_MAX - 1 - len);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) break;
+        len += (size_t)n;
+    }
+    close(fd);
+    text[len] = 0;
+    return len > 0;
+}
+
+/* A decimal number at `*text`, which moves behind it. A number beyond 64 bits reads as the largest,
+ * "max" and other words are no number. */
+static bool parse_u64(const char **text, uint64_t *out) {
+    char *end = NULL;
+    const unsigned long long v = strtoull(*text, &end, 10);
+    if (end == *text) return false;
+    *text = end;
+    *out = v;
+    return true;
+}
+
+static bool read_u64(const char *path, uint64_t *out) {
+    char text[KERNEL_FILE_MAX];
+    const char *at = text;
+    return read_kernel_file(text, path) && parse_u64(&at, out);
+}
+
+/* The number behind `key` at the start of a line of `text`; 0 when there is none. */
+static uint64_t line_value(const char *text, const char *key) {
+    const size_t len = strlen(key);
+    while (text && *text) {
+        uint64_t v = 0;
+        const char *at = text + len;
+        if (strncmp(text, key, len) == 0 && parse_u64(&at, &v)) return v;
+        text = strchr(text, '\n');
+        if (text) text++;
+    }
+    return 0;
+}
+
+/* ---- cgroups -------------------------------------------------------------------------------- */
 
 #define CGROUP_PATH_MAX  1024
 #define CGROUP_DEPTH_MAX 32
 
-/* What one cgroup allows; UINT64_MAX and INT_MAX where it sets no limit. */
+/* What the cgroups seen so far allow; UINT64_MAX and INT_MAX without a limit. */
 typedef struct cgroup_limits {
     uint64_t left_bytes;
     int cpus;
 } cgroup_limits;
 
-static bool read_u64(const char *path, uint64_t *out) {
-    FILE *f = fopen(path, "re");
-    if (!f) return false;
-    unsigned long long v = 0;
-    const bool ok = fscanf(f, "%llu", &v) == 1;
-    fclose(f);
-    *out = v;
-    return ok;
-}
-
-/* Page cache charged to a cgroup: the kernel gives it back when memory is wanted, so bytes of a
- * model file that was just read do not count as used. 0 when the file cannot be read. */
-static uint64_t cgroup_cache_bytes(const char *stat_path, const char *prefix) {
-    FILE *f = fopen(stat_path, "re");
-    if (!f) return 0;
-    char line[128], key[64];
-    unsigned long long v = 0;
-    uint64_t sum = 0;
-    const size_t skip = strlen(prefix);
-    while (fgets(line, sizeof line, f)) {
-        if (sscanf(line, "%63s %llu", key, &v) != 2 || strncmp(key, prefix, skip) != 0) continue;
-        if (strcmp(key + skip, "inactive_file") == 0 || strcmp(key + skip, "active_file") == 0)
-            sum += v;
-    }
-    fclose(f);
-    return sum;
-}
-
+/* Page cache is charged to a cgroup, and the kernel gives it back when memory is wanted: the bytes
+ * of a model file that was just read do not count as used. */
 static void limit_memory(cgroup_limits *l, uint64_t max, uint64_t used, uint64_t cache) {
     used -= cache < used ? cache : used;
     const uint64_t left = max > used ? max - used : 0;
@@ -89,28 +120,32 @@ static void limit_cpus(cgroup_limits *l, uint64_t quota, uint64_t period) {
 
 /* Limits of the version 2 cgroup in directory `dir`. */
 static void limits_v2(cgroup_limits *l, const char *dir) {
-    char max_path[CGROUP_PATH_MAX + 32], path[CGROUP_PATH_MAX + 32];
-    uint64_t max = 0, used = 0;
-    snprintf(max_path, sizeof max_path, "%s/memory.max", dir);
+    char path[CGROUP_PATH_MAX + 32], text[KERNEL_FILE_MAX];
+    uint64_t max = 0, used = 0, quota = 0, period = 0;
+    snprintf(path, sizeof path, "%s/memory.max", dir);
+    const bool has_max = read_u64(path, &max);
     snprintf(path, sizeof path, "%s/memory.current", dir);
-    if (read_u64(max_path, &max) && read_u64(path, &used)) {
+    if (has_max && read_u64(path, &used)) {
         snprintf(path, sizeof path, "%s/memory.stat", dir);
-        limit_memory(l, max, used, cgroup_cache_bytes(path, ""));
+        (void)read_kernel_file(text, path); /* empty text: no cache known */
+        limit_memory(l, max, used,
+                     line_value(text, "inactive_file ") + line_value(text, "active_file "));
     }
     snprintf(path, sizeof path, "%s/cpu.max", dir);
-    FILE *f = fopen(path, "re");
-    if (!f) return;
-    unsigned long long quota = 0, period = 0;
-    if (fscanf(f, "%llu %llu", &quota, &period) == 2) limit_cpus(l, quota, period);
-    fclose(f);
+    const char *at = text;
+    if (read_kernel_file(text, path) && parse_u64(&at, &quota) && parse_u64(&at, &period))
+        limit_cpus(l, quota, period);
 }
 
 static void limits_v1(cgroup_limits *l) {
     uint64_t max = 0, used = 0, quota = 0, period = 0;
     if (read_u64("/sys/fs/cgroup/memory/memory.limit_in_bytes", &max) &&
         read_u64("/sys/fs/cgroup/memory/memory.usage_in_bytes", &used)) {
+        char text[KERNEL_FILE_MAX];
+        (void)read_kernel_file(text, "/sys/fs/cgroup/memory/memory.stat");
         limit_memory(l, max, used,
-                     cgroup_cache_bytes("/sys/fs/cgroup/memory/memory.stat", "total_"));
+                     line_value(text, "total_inactive_file ") +
+                         line_value(text, "total_active_file "));
     }
     /* A quota of -1 reads as a huge number: no limit. */
     if (read_u64("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", &quota) &&
@@ -122,17 +157,17 @@ static void limits_v1(cgroup_limits *l) {
 /* Path of this process's version 2 cgroup below the mount; "" for the root or when unknown. */
 static void own_cgroup(char path[CGROUP_PATH_MAX]) {
     path[0] = 0;
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    if (!f) return;
-    char line[CGROUP_PATH_MAX];
-    for (int i = 0; i < CGROUP_DEPTH_MAX && fgets(line, sizeof line, f); i++) {
-        if (strncmp(line, "0::/", 4) != 0) continue;
-        line[strcspn(line, "\n")] = 0;
-        /* "/.." climbs out of a namespace that hides the real directory. */
-        if (!strstr(line, "/..")) memcpy(path, line + 3, strlen(line + 3) + 1);
-        break;
-    }
-    fclose(f);
+    char text[KERNEL_FILE_MAX];
+    (void)read_kernel_file(text, "/proc/self/cgroup");
+    const char *line = strncmp(text, "0::/", 4) == 0 ? text : strstr(text, "\n0::/");
+    if (!line) return;
+    const char *begin = strchr(line, '/');
+    const size_t len = strcspn(begin, "\n");
+    if (len >= CGROUP_PATH_MAX || len == 1) return;
+    memcpy(path, begin, len);
+    path[len] = 0;
+    /* "/.." climbs out of a namespace that hides the real directory. */
+    if (strstr(path, "/..")) path[0] = 0;
 }
 
 /* The tightest limits of this process's cgroup and those above it. */
@@ -151,7 +186,7 @@ static cgroup_limits cgroup_tightest(void) {
     return l;
 }
 
-/* ---- processors and memory ------------------------------------------------------------------- */
+/* ---- processors and memory ------------------------------------------------------------------ */
 
 /* Physical cores among the allowed processors: those that are the first of their sibling list. */
 int rg_cpu_count(void) {
@@ -161,16 +196,12 @@ int rg_cpu_count(void) {
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
         if (!CPU_ISSET((size_t)cpu, &set)) continue;
         char path[96];
+        uint64_t first = 0;
         snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list",
                  cpu);
-        int first = cpu;
-        FILE *f = fopen(path, "re");
-        if (f) {
-            if (fscanf(f, "%d", &first) != 1) first = cpu;
-            fclose(f);
-        }
+        if (!read_u64(path, &first)) first = (uint64_t)cpu;
         /* A sibling that this process may not use does not stand for the core. */
-        if (first == cpu || first >= CPU_SETSIZE || first < 0 || !CPU_ISSET((size_t)first, &set))
+        if (first == (uint64_t)cpu || first >= CPU_SETSIZE || !CPU_ISSET((size_t)first, &set))
             cores++;
     }
     const int quota = cgroup_tightest().cpus;
@@ -179,15 +210,9 @@ int rg_cpu_count(void) {
 }
 
 uint64_t rg_mem_available_bytes(void) {
-    FILE *f = fopen("/proc/meminfo", "re");
-    if (!f) return 0;
-    char line[128];
-    unsigned long long kib = 0;
-    while (fgets(line, sizeof line, f)) {
-        if (sscanf(line, "MemAvailable: %llu", &kib) == 1) break;
-    }
-    fclose(f);
-    const uint64_t bytes = kib * 1024u;
+    char text[KERNEL_FILE_MAX];
+    (void)read_kernel_file(text, "/proc/meminfo");
+    const uint64_t bytes = line_value(text, "MemAvailable:") * 1024u;
     const uint64_t left = cgroup_tightest().left_bytes;
     return left < bytes ? left : bytes;
 }

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -111,4 +112,19 @@ rg_code rg_file_slurp(char **out, size_t *len, const char *path, size_t max_byte
     const rg_code rc = read_all(out, len, fd, path, max_bytes, st);
     if (!is_stdin) close(fd);
     return rc;
+}
+
+rg_code rg_mem_lock(void *p, size_t size, rg_status *st) {
+    if (mlock(p, size) == 0) return RG_OK;
+    const int err = errno;
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) limit.rlim_cur = 0;
+    return rg_fail_errno(st, RG_NOMEM, err, "cannot lock %zu MiB in memory (limit %llu MiB)",
+                         size >> 20, (unsigned long long)limit.rlim_cur >> 20);
+}
+
+uint64_t rg_major_faults(void) {
+    struct rusage use;
+    if (getrusage(RUSAGE_SELF, &use) != 0) return 0;
+    return (uint64_t)use.ru_majflt;
 }

@@ -4,8 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- creation
- * ------------------------------------------------------------------------------------ */
+/* ---- creation ------------------------------------------------------------------------------- */
 
 static rg_code make_frequencies(rg_core *core, rg_status *st) {
     const rg_hparams *hp = core->hp;
@@ -18,10 +17,12 @@ static rg_code make_frequencies(rg_core *core, rg_status *st) {
 }
 
 static rg_code make_scratch(rg_core *core, rg_status *st) {
-    core->scratch_bytes = rg_scratch_layout(core, &core->s, core->threads, NULL);
+    const rg_scratch_shape shape = {
+        .model = core->model, .chunk = core->chunk, .n_threads = rg_pool_threads(core->pool)};
+    core->scratch_bytes = rg_scratch_layout(&shape, &core->s, core->threads, NULL);
     const rg_code rc = rg_mem_map(&core->scratch_memory, core->scratch_bytes, st);
     if (rc != RG_OK) return rg_context(st, rc, "scratch for chunks of %u tokens", core->chunk);
-    const size_t placed = rg_scratch_layout(core, &core->s, core->threads, core->scratch_memory);
+    const size_t placed = rg_scratch_layout(&shape, &core->s, core->threads, core->scratch_memory);
     RG_ASSERT(placed == core->scratch_bytes);
     return RG_OK;
 }
@@ -47,6 +48,8 @@ rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const rg_model *model
     RG_GO(make_frequencies(core, st));
     RG_GO(rg_weights_load(core, st));
     RG_GO(make_scratch(core, st));
+    if (opt->arena_bytes) RG_GO(rg_experts_open(core, st));
+    if (opt->lock_memory) RG_GO(rg_mem_lock(core->w.memory, core->w.memory_bytes, st));
     *out = core;
     return RG_OK;
 cleanup:
@@ -56,6 +59,7 @@ cleanup:
 
 void rg_core_destroy(rg_core *core) {
     if (!core) return;
+    rg_experts_close(core);
     rg_pool_destroy(core->pool);
     rg_weights_unload(&core->w);
     rg_mem_unmap(core->scratch_memory, core->scratch_bytes);
@@ -76,12 +80,19 @@ uint64_t rg_core_scratch_bytes(const rg_core *core) {
     return core->scratch_bytes;
 }
 
+rg_core_times rg_core_get_times(const rg_core *core) {
+    return core->times;
+}
+
+rg_stream *rg_core_stream(const rg_core *core) {
+    return core->stream;
+}
+
 void rg_core_set_tap(rg_core *core, const rg_tap *tap) {
     core->tap = tap ? *tap : (rg_tap){0};
 }
 
-/* ---- window
- * -------------------------------------------------------------------------------------- */
+/* ---- window --------------------------------------------------------------------------------- */
 
 rg_code rg_window_tap(const rg_window *win, const char *name, uint32_t layer, uint32_t cols,
                       const float *data, rg_status *st) {
@@ -175,9 +186,13 @@ static rg_code run_layer(const rg_window *win, uint32_t layer, rg_status *st) {
 static rg_code run_window(const rg_window *win, const atomic_bool *cancel, rg_status *st) {
     rg_core *core = win->core;
     rg_window rows = *win;
+    const uint64_t begin = rg_now_ns();
     rg_pool_run(core->pool, win->T, 1, embed_rows, &rows);
     rg_window_rope(win);
+    const uint64_t embedded = rg_now_ns();
     RG_TRY(rg_ple_gather(win, st));
+    core->times.embed_ns += embedded - begin;
+    core->times.ple_ns += rg_now_ns() - embedded;
     for (uint32_t i = 0; i < core->hp->n_layer; i++) {
         if (cancel && atomic_load_explicit(cancel, memory_order_relaxed)) {
             return rg_fail(st, RG_CANCELED, "canceled at layer %u", i);
@@ -190,8 +205,7 @@ static rg_code run_window(const rg_window *win, const atomic_bool *cancel, rg_st
     return RG_OK;
 }
 
-/* ---- head
- * ---------------------------------------------------------------------------------------- */
+/* ---- head ----------------------------------------------------------------------------------- */
 
 rg_code rg_core_head(rg_core *core, const rg_hc_weights *hc, const rg_mat *output,
                      const float *residual, uint32_t n, rg_status *st) {
@@ -228,8 +242,7 @@ static rg_code give_logits(rg_core *core, const rg_segment *seg, uint32_t row,
     return RG_OK;
 }
 
-/* ---- eval
- * ---------------------------------------------------------------------------------------- */
+/* ---- eval ----------------------------------------------------------------------------------- */
 
 static rg_code check_request(const rg_core *core, const rg_seq *seq, const int32_t *ids, uint32_t n,
                              rg_status *st) {
@@ -254,9 +267,13 @@ static rg_code eval_window(rg_core *core, rg_seq *seq, const int32_t *ids, uint3
                            const atomic_bool *cancel, rg_status *st) {
     const rg_segment seg = {.seq = seq, .row0 = 0, .n = T, .pos0 = seq->length};
     const rg_window win = {.core = core, .segs = &seg, .n_seg = 1, .T = T, .ids = ids};
-    RG_TRY(run_window(&win, cancel, st));
+    const uint64_t begin = rg_now_ns();
+    const rg_code rc = run_window(&win, cancel, st);
+    if (core->stream) rg_experts_touch(core, rc != RG_OK);
+    RG_TRY(rc);
     memcpy(seq->ids + seq->length, ids, T * sizeof *ids);
     RG_TRY(give_logits(core, &seg, first_logits, sink, st));
+    core->times.window_ns += rg_now_ns() - begin;
     seq->length += T;
     return RG_OK;
 }
@@ -279,6 +296,9 @@ rg_code rg_core_eval(rg_core *core, rg_seq *seq, const int32_t *ids, uint32_t n,
             return rc;
         }
         done += T;
+        /* Prefill gives its scratch back; a decode window touches a few pages of it again. */
+        if (done == n && T > RG_SCRATCH_KEPT_ROWS)
+            rg_mem_release(core->scratch_memory, core->scratch_bytes);
         if (opt->progress && n > 1) opt->progress(opt->progress_user, "prefill", done, n);
     }
     return RG_OK;

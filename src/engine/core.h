@@ -7,8 +7,7 @@
 
 #include "engine/engine.h"
 
-/* ---- weights
- * ------------------------------------------------------------------------------------- */
+/* ---- weights -------------------------------------------------------------------------------- */
 
 typedef struct rg_hc_weights {
     const float *norm;       /* [H*E] */
@@ -36,6 +35,7 @@ typedef struct rg_expert_mat {
 typedef struct rg_moe_weights {
     rg_mat router, shared_gate_inp, shared_gate, shared_up, shared_down;
     rg_expert_mat gate, up, down; /* of a fused gate_up: two views of it */
+    size_t up_offset;             /* of the up rows in a fused part; 0: parts of their own */
     uint32_t n_ff;
 } rg_moe_weights;
 
@@ -74,10 +74,11 @@ typedef struct rg_weights {
 
 /* Reads every tensor the model names into one block of memory. */
 rg_code rg_weights_load(rg_core *core, rg_status *st);
+/* Bytes that loading takes: everything but the experts, and the experts. */
+rg_code rg_weights_count(uint64_t *trunk, uint64_t *experts, const rg_model *m, rg_status *st);
 void rg_weights_unload(rg_weights *w);
 
-/* ---- scratch
- * ------------------------------------------------------------------------------------- */
+/* ---- scratch -------------------------------------------------------------------------------- */
 
 /* Quantised copies of up to `rows` activation rows, one form each. */
 typedef struct rg_act_buffer {
@@ -93,6 +94,12 @@ typedef struct rg_input {
     rg_act_buffer *buffer;
     bool ready[RG_ACT_FORMS];
 } rg_input;
+
+/* An expert whose bytes are at hand. */
+typedef struct rg_expert_bytes {
+    uint32_t expert;
+    const uint8_t *gate, *up, *down;
+} rg_expert_bytes;
 
 typedef struct rg_scratch {
     /* Live through the window. */
@@ -126,6 +133,10 @@ typedef struct rg_scratch {
     uint32_t *pair_row, *pair_slot;   /* [T*n_used] sorted by expert, then row */
     uint32_t *expert_begin;           /* [n_expert + 1] */
     uint32_t *active;                 /* [n_expert] experts with rows, ascending */
+    rg_expert_bytes *batch;           /* [n_expert] experts computed together */
+    float *ahead;                     /* [T][n_expert] the next layer's router */
+    uint32_t *items;                  /* [n_expert] wanted or guessed items of the stream */
+    uint32_t *guess_count;            /* [n_expert] */
     float *gate, *up;                 /* [T*n_used][n_ff] */
     float *expert_out;                /* [T*n_used][E] */
     float *shared_hidden, *shared_up; /* [T][n_ff_shared] */
@@ -147,6 +158,9 @@ typedef struct rg_scratch {
 /* Rows of the head computed at once when logits of every position are wanted. */
 #define RG_HEAD_ROWS 32u
 
+/* Scratch of windows wider than this is given back to the system behind a prefill. */
+#define RG_SCRATCH_KEPT_ROWS 16u
+
 typedef struct rg_thread_scratch {
     void *mul;    /* rg_mul_scratch_bytes */
     float *attn;  /* RG_ATTENTION_TMP */
@@ -154,12 +168,18 @@ typedef struct rg_thread_scratch {
     uint8_t *raw; /* one packed row of the n-gram table */
 } rg_thread_scratch;
 
-/* Lays the scratch for T rows out from `base` (NULL: only counts). Returns its bytes. */
-size_t rg_scratch_layout(const rg_core *core, rg_scratch *s, rg_thread_scratch *threads,
+typedef struct rg_scratch_shape {
+    const rg_model *model;
+    uint32_t chunk;
+    int n_threads;
+} rg_scratch_shape;
+
+/* Lays the scratch for windows of `chunk` rows out from `base` (NULL: only counts). Returns its
+ * bytes. threads: [n_threads]. */
+size_t rg_scratch_layout(const rg_scratch_shape *shape, rg_scratch *s, rg_thread_scratch *threads,
                          uint8_t *base);
 
-/* ---- core and sequence
- * --------------------------------------------------------------------------- */
+/* ---- core and sequence ---------------------------------------------------------------------- */
 
 struct rg_core {
     const rg_gguf *gguf;   /* borrowed */
@@ -176,6 +196,11 @@ struct rg_core {
     void *scratch_memory;
     size_t scratch_bytes;
     rg_tap tap; /* see == NULL: off */
+    rg_core_times times;
+    rg_stream *stream; /* NULL: the experts are in the weights */
+    uint32_t *routes;  /* [n_layer + n_mtp][chunk * n_used] items of the window, (row, k) order */
+    uint32_t *route_rows; /* [n_layer + n_mtp] rows recorded there */
+    uint32_t *touched;    /* the same items in one list */
 };
 
 /* State of one attention layer (trunk or draft). */
@@ -231,8 +256,7 @@ static inline bool rg_seq_f16(const rg_seq *seq) {
 /* Rotation tables of the window's rows into s.rope. */
 void rg_window_rope(const rg_window *win);
 
-/* ---- products
- * ------------------------------------------------------------------------------------ */
+/* ---- products ------------------------------------------------------------------------------- */
 
 void rg_input_set(rg_input *in, const float *x, uint32_t T, uint32_t n_in, rg_act_buffer *buffer);
 /* The rows in the form a weight type takes, quantising them if needed (parallel). */
@@ -247,8 +271,7 @@ typedef struct rg_product {
 /* y = w x for several matrices over the same rows, in one parallel phase. */
 void rg_core_mul(rg_core *core, rg_input *in, const rg_product *products, uint32_t n);
 
-/* ---- layers
- * -------------------------------------------------------------------------------------- */
+/* ---- layers --------------------------------------------------------------------------------- */
 
 /* Residual -> mixed input u and inject weights (spec 4.1). `residual` [T][H*E]. FORMAT naming
  * `layer` and `where` when a value is not finite. */
@@ -273,8 +296,29 @@ rg_code rg_core_head(rg_core *core, const rg_hc_weights *hc, const rg_mat *outpu
  * pending row, then all rows but the last, which becomes pending. */
 rg_code rg_mtp_follow(const rg_window *win, rg_status *st);
 
-/* ---- taps
- * ---------------------------------------------------------------------------------------- */
+/* ---- expert streaming ----------------------------------------------------------------------- */
+
+/* The groups of a model, [n_layer + n_mtp], and what they ask of an arena. */
+void rg_experts_groups(const rg_model *m, rg_stream_group *groups);
+rg_code rg_experts_layout(rg_stream_layout *out, const rg_model *m, rg_status *st);
+rg_stream_mode rg_experts_mode(uint32_t T);
+
+/* Opens the stream over the model's experts with the arena of the options. */
+rg_code rg_experts_open(rg_core *core, rg_status *st);
+void rg_experts_close(rg_core *core);
+/* Where the parts of a pinned, arrived expert lie. */
+rg_expert_bytes rg_experts_at(const rg_core *core, const rg_moe_weights *w, uint32_t layer,
+                              uint32_t expert);
+/* Remembers the window's routes of a layer, for the recency at its end. */
+void rg_experts_record(rg_core *core, uint32_t layer, uint32_t T);
+/* Ends the window for the cache: routes in (layer, row, k) order; none when it failed. */
+void rg_experts_touch(rg_core *core, bool failed);
+/* Reads ahead for the next layer from s.ahead, the next router's logits of the window's rows. */
+void rg_experts_ahead(rg_core *core, uint32_t next_layer, uint32_t T);
+/* The router to guess with behind this layer; NULL when nothing is to be read ahead. */
+const rg_mat *rg_experts_next_router(const rg_core *core, uint32_t layer);
+
+/* ---- taps ----------------------------------------------------------------------------------- */
 
 static inline bool rg_tapped(const rg_core *core) {
     return core->tap.see != NULL;

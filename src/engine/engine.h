@@ -13,10 +13,14 @@
 #include <stdatomic.h>
 
 #include "base/base.h"
+#include "engine/dump.h"
+#include "engine/plan.h"
 #include "engine/sampler.h"
 #include "engine/stop.h"
+#include "engine/tap.h"
 #include "kernels/kernels.h"
 #include "model/model.h"
+#include "stream/stream.h"
 
 #define RG_CHUNK_DEFAULT 512u
 #define RG_CHUNK_MAX     8192u
@@ -31,7 +35,13 @@ typedef struct rg_core_options {
     int n_threads; /* 0 = physical cores */
     rg_cpu_level level;
     rg_kernel_set kernels;
-    uint32_t chunk;             /* rows of a window at most; 0 = RG_CHUNK_DEFAULT */
+    uint32_t chunk; /* rows of a window at most; 0 = RG_CHUNK_DEFAULT */
+    /* Experts stream through an arena of this many bytes; 0: all experts are loaded. */
+    uint64_t arena_bytes;
+    bool split_off;   /* wait for every expert before computing any */
+    bool lock_memory; /* keep weights and arena from being paged out */
+    /* Backend, direct, depth, lookahead, null_reads, faults, poison, policy; the rest is set. */
+    rg_stream_options io;
     rg_core_progress *progress; /* NULL = none */
     void *progress_user;
 } rg_core_options;
@@ -49,22 +59,24 @@ uint32_t rg_core_chunk(const rg_core *core);
 uint64_t rg_core_weight_bytes(const rg_core *core);
 uint64_t rg_core_scratch_bytes(const rg_core *core);
 
-/* ---- taps
- * ---------------------------------------------------------------------------------------- */
-
-/* Sees intermediate values: `rows` x `cols` f32, row-major, valid during the call. `row0` is the
- * position of the first row in its sequence. Names as in dump.h. */
-typedef struct rg_tap {
-    rg_code (*see)(void *user, const char *name, uint32_t layer, uint32_t row0, uint32_t rows,
-                   uint32_t cols, const float *data, rg_status *st);
-    void *user;
-} rg_tap;
+/* ---- taps ----------------------------------------------------------------------------------- */
 
 /* NULL switches the tap off. */
 void rg_core_set_tap(rg_core *core, const rg_tap *tap);
 
-/* ---- sequences
- * ----------------------------------------------------------------------------------- */
+/* The stream of the experts, for its meters; NULL when all experts are loaded. */
+rg_stream *rg_core_stream(const rg_core *core);
+
+/* Host time inside windows, part by part, since the core was created. */
+typedef struct rg_core_times {
+    uint64_t window_ns; /* all of it, waits included */
+    uint64_t embed_ns;
+    uint64_t ple_ns;  /* reading and unpacking rows of the n-gram table */
+    uint64_t plan_ns; /* grouping, turns, guesses */
+} rg_core_times;
+rg_core_times rg_core_get_times(const rg_core *core);
+
+/* ---- sequences ------------------------------------------------------------------------------ */
 
 typedef struct rg_seq_options {
     uint32_t n_ctx; /* positions at most; 1 .. the context the model was made for */
@@ -80,6 +92,8 @@ void rg_seq_reset(rg_seq *seq);
 uint32_t rg_seq_length(const rg_seq *seq); /* tokens so far */
 uint32_t rg_seq_capacity(const rg_seq *seq);
 uint64_t rg_seq_bytes(const rg_seq *seq);
+/* What a sequence of a model takes, without one. */
+uint64_t rg_seq_bytes_for(const rg_model *m, const rg_seq_options *opt, int n_threads);
 const int32_t *rg_seq_ids(const rg_seq *seq); /* [length] */
 
 typedef enum rg_want { RG_WANT_NONE, RG_WANT_LAST, RG_WANT_ALL } rg_want;

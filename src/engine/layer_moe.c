@@ -11,17 +11,15 @@
 typedef struct moe_job {
     rg_core *core;
     const rg_moe_weights *w;
-    uint32_t T;
+    uint32_t layer, T;
     rg_act u; /* rows of the mixed input in the form of gate and up */
     rg_act u_up;
-    rg_act hidden; /* pairs, in the form of down */
-    uint32_t n_active;
-    uint32_t blocks; /* tasks per expert */
+    rg_act hidden;   /* pairs, in the form of down */
+    uint32_t blocks; /* tasks of an expert */
     atomic_bool *broken;
 } moe_job;
 
-/* ---- router
- * -------------------------------------------------------------------------------------- */
+/* ---- router --------------------------------------------------------------------------------- */
 
 /* Top experts by logit and their softmax weights, normalised over the chosen ones. */
 static void route_rows(void *arg, size_t begin, size_t end, int thread) {
@@ -66,12 +64,17 @@ static uint32_t group_pairs(rg_core *core, uint32_t T) {
     return n_active;
 }
 
-/* ---- experts
- * ------------------------------------------------------------------------------------- */
+/* ---- experts -------------------------------------------------------------------------------- */
 
-static rg_mat expert_at(const rg_expert_mat *m, uint32_t e) {
+/* Pairs of expert e: [first, first + n) of the sorted lists. */
+static uint32_t pairs_of(const rg_scratch *s, uint32_t e, uint32_t *first) {
+    *first = s->expert_begin[e];
+    return s->expert_begin[e + 1] - s->expert_begin[e];
+}
+
+static rg_mat with_data(const rg_expert_mat *m, const uint8_t *data) {
     rg_mat mat = m->mat;
-    mat.data += e * m->stride;
+    mat.data = data;
     return mat;
 }
 
@@ -83,11 +86,13 @@ static void hidden_tasks(void *arg, size_t begin, size_t end, int thread) {
     const uint32_t n_ff = job->w->n_ff;
     void *tmp = core->threads[thread].mul;
     for (size_t i = begin; i < end; i++) {
-        const uint32_t e = s->active[i / job->blocks];
+        const rg_expert_bytes *e = &s->batch[i / job->blocks];
         const uint32_t r0 = (uint32_t)(i % job->blocks) * ROW_BLOCK;
         const uint32_t r1 = r0 + ROW_BLOCK < n_ff ? r0 + ROW_BLOCK : n_ff;
-        const uint32_t first = s->expert_begin[e], n = s->expert_begin[e + 1] - first;
-        const rg_mat gate = expert_at(&job->w->gate, e), up = expert_at(&job->w->up, e);
+        uint32_t first = 0;
+        const uint32_t n = pairs_of(s, e->expert, &first);
+        const rg_mat gate = with_data(&job->w->gate, e->gate);
+        const rg_mat up = with_data(&job->w->up, e->up);
         core->ops->mul(&gate, r0, r1, &job->u, s->pair_row + first, s->pair_slot + first, n,
                        s->gate, n_ff, tmp);
         core->ops->mul(&up, r0, r1, &job->u_up, s->pair_row + first, s->pair_slot + first, n, s->up,
@@ -99,39 +104,110 @@ static void hidden_tasks(void *arg, size_t begin, size_t end, int thread) {
     }
 }
 
+/* Hidden rows of the batch in the form of down. */
+static void quantize_tasks(void *arg, size_t begin, size_t end, int thread) {
+    const moe_job *job = arg;
+    const rg_scratch *s = &job->core->s;
+    const rg_act_form form = job->hidden.form;
+    const size_t n_ff = job->w->n_ff, span = form == RG_ACT_Q256 ? 256 : 32;
+    const rg_act_buffer *b = &s->act_hidden;
+    (void)thread;
+    for (size_t i = begin; i < end; i++) {
+        uint32_t first = 0;
+        const uint32_t n = pairs_of(s, s->batch[i].expert, &first);
+        for (uint32_t j = 0; j < n; j++) {
+            const size_t at = s->pair_slot[first + j] * n_ff;
+            job->core->ops->quantize(form, s->gate + at, job->w->n_ff, b->codes[form] + at,
+                                     b->scales[form] + at / span, b->sums[form] + at / 16);
+        }
+    }
+}
+
 static void down_tasks(void *arg, size_t begin, size_t end, int thread) {
     const moe_job *job = arg;
     rg_core *core = job->core;
     rg_scratch *s = &core->s;
     const uint32_t E = core->hp->n_embd;
     for (size_t i = begin; i < end; i++) {
-        const uint32_t e = s->active[i / job->blocks];
+        const rg_expert_bytes *e = &s->batch[i / job->blocks];
         const uint32_t r0 = (uint32_t)(i % job->blocks) * ROW_BLOCK;
         const uint32_t r1 = r0 + ROW_BLOCK < E ? r0 + ROW_BLOCK : E;
-        const uint32_t first = s->expert_begin[e], n = s->expert_begin[e + 1] - first;
-        const rg_mat down = expert_at(&job->w->down, e);
+        uint32_t first = 0;
+        const uint32_t n = pairs_of(s, e->expert, &first);
+        const rg_mat down = with_data(&job->w->down, e->down);
         core->ops->mul(&down, r0, r1, &job->hidden, s->pair_slot + first, s->pair_slot + first, n,
                        s->expert_out, E, core->threads[thread].mul);
     }
 }
 
-static void run_experts(moe_job *job, rg_input *u) {
+static void prepare_experts(moe_job *job, rg_input *u) {
     rg_core *core = job->core;
-    const rg_hparams *hp = core->hp;
-    const uint32_t n_ff = job->w->n_ff;
+    const rg_act_form form = rg_act_form_of(job->w->down.mat.type, core->opt.kernels);
+    const rg_act_buffer *b = &core->s.act_hidden;
     job->u = rg_input_as(core, u, job->w->gate.mat.type);
     job->u_up = rg_input_as(core, u, job->w->up.mat.type);
-    job->blocks = (n_ff + ROW_BLOCK - 1) / ROW_BLOCK;
-    rg_pool_run(core->pool, (size_t)job->n_active * job->blocks, 1, hidden_tasks, job);
-    rg_input hidden;
-    rg_input_set(&hidden, core->s.gate, job->T * hp->n_expert_used, n_ff, &core->s.act_hidden);
-    job->hidden = rg_input_as(core, &hidden, job->w->down.mat.type);
-    job->blocks = (hp->n_embd + ROW_BLOCK - 1) / ROW_BLOCK;
-    rg_pool_run(core->pool, (size_t)job->n_active * job->blocks, 1, down_tasks, job);
+    job->hidden = (rg_act){.form = form, .n_in = job->w->n_ff, .f32 = core->s.gate};
+    if (form == RG_ACT_F32) return;
+    job->hidden.codes = b->codes[form];
+    job->hidden.scales = b->scales[form];
+    job->hidden.sums = b->sums[form];
 }
 
-/* ---- shared expert and combination
- * ----------------------------------------------------------------- */
+/* Computes the n experts of s->batch, whose bytes are at hand, for all their pairs. */
+static void run_batch(moe_job *job, uint32_t n) {
+    rg_core *core = job->core;
+    if (!n) return;
+    job->blocks = (job->w->n_ff + ROW_BLOCK - 1) / ROW_BLOCK;
+    rg_pool_run(core->pool, (size_t)n * job->blocks, 1, hidden_tasks, job);
+    if (job->hidden.form != RG_ACT_F32) rg_pool_run(core->pool, n, 1, quantize_tasks, job);
+    job->blocks = (core->hp->n_embd + ROW_BLOCK - 1) / ROW_BLOCK;
+    rg_pool_run(core->pool, (size_t)n * job->blocks, 1, down_tasks, job);
+}
+
+static void add_to_batch(const moe_job *job, uint32_t at, uint32_t expert) {
+    job->core->s.batch[at] = rg_experts_at(job->core, job->w, job->layer, expert);
+}
+
+/* The experts of a wave that are still on their way: in order of arrival, those that have come
+ * meanwhile together. With splitting off, all of them at once, behind the ready ones. */
+static rg_code run_pending(moe_job *job, const rg_turn *turn, uint32_t n_batch, rg_status *st) {
+    rg_core *core = job->core;
+    rg_stream *stream = core->stream;
+    const uint32_t base = rg_stream_item(stream, job->layer, 0);
+    for (uint32_t i = 0; i < turn->n_pending; i++) {
+        uint32_t item = 0;
+        RG_TRY(rg_stream_wait(stream, &item, st));
+        add_to_batch(job, n_batch++, item - base);
+        const bool last = i + 1 == turn->n_pending;
+        if (!last && (core->opt.split_off || rg_stream_arrived(stream))) continue;
+        run_batch(job, n_batch);
+        n_batch = 0;
+    }
+    run_batch(job, n_batch);
+    return RG_OK;
+}
+
+static rg_code run_waves(moe_job *job, const rg_turn *turn, rg_status *st) {
+    rg_core *core = job->core;
+    const uint32_t base = rg_stream_item(core->stream, job->layer, 0);
+    for (;;) {
+        for (uint32_t i = 0; i < turn->n_ready; i++)
+            add_to_batch(job, i, turn->ready[i] - base);
+        uint32_t n_batch = turn->n_ready;
+        if (!core->opt.split_off) {
+            run_batch(job, n_batch);
+            n_batch = 0;
+        }
+        RG_TRY(run_pending(job, turn, n_batch, st));
+        if (!turn->n_left) return RG_OK;
+        rg_status wave = {0};
+        if (!rg_stream_wave_next(core->stream, 0, &wave)) {
+            return rg_fail(st, wave.code ? wave.code : RG_BUG, "%s", wave.message);
+        }
+    }
+}
+
+/* ---- shared expert and combination ---------------------------------------------------------- */
 
 static void shared_rows(void *arg, size_t begin, size_t end, int thread) {
     const moe_job *job = arg;
@@ -145,14 +221,23 @@ static void shared_rows(void *arg, size_t begin, size_t end, int thread) {
     }
 }
 
-static void run_shared(moe_job *job, rg_input *u) {
+/* Products of the mixed input with everything but the experts: shared expert, the router unless it
+ * has been applied, and the next layer's router to guess with. */
+static void run_shared(moe_job *job, rg_input *u, const rg_mat *router, const rg_mat *next) {
     rg_core *core = job->core;
     rg_scratch *s = &core->s;
-    const rg_product products[4] = {{&job->w->shared_gate_inp, s->shared_sigma},
-                                    {&job->w->shared_gate, s->shared_hidden},
-                                    {&job->w->shared_up, s->shared_up},
-                                    {&job->w->router, s->router}};
-    rg_core_mul(core, u, products, 4);
+    rg_product products[RG_PRODUCTS_MAX] = {{&job->w->shared_gate_inp, s->shared_sigma},
+                                            {&job->w->shared_gate, s->shared_hidden},
+                                            {&job->w->shared_up, s->shared_up}};
+    uint32_t n = 3;
+    if (router) products[n++] = (rg_product){router, s->router};
+    if (next) products[n++] = (rg_product){next, s->ahead};
+    rg_core_mul(core, u, products, n);
+}
+
+static void finish_shared(moe_job *job) {
+    rg_core *core = job->core;
+    rg_scratch *s = &core->s;
     rg_pool_run(core->pool, job->T, 1, shared_rows, job);
     rg_input hidden;
     rg_input_set(&hidden, s->shared_hidden, job->T, core->hp->n_ff_shared, &s->act_hidden);
@@ -175,8 +260,7 @@ static void combine_rows(void *arg, size_t begin, size_t end, int thread) {
     }
 }
 
-/* ---- taps
- * ---------------------------------------------------------------------------------------- */
+/* ---- taps ----------------------------------------------------------------------------------- */
 
 static rg_code tap_routes(const rg_window *win, uint32_t layer, rg_status *st) {
     const rg_scratch *s = &win->core->s;
@@ -199,21 +283,69 @@ static rg_code tap_outputs(const rg_window *win, const rg_moe_weights *w, uint32
     return rg_window_tap(win, "shared_gate", layer, 1, s->shared_sigma, st);
 }
 
-rg_code rg_layer_moe(const rg_window *win, const rg_moe_weights *w, uint32_t layer, rg_status *st) {
-    rg_core *core = win->core;
+/* ---- the half layer ------------------------------------------------------------------------- */
+
+/* Routes, checks and groups the rows; *n experts are in use. */
+static rg_code route(moe_job *job, const rg_window *win, uint32_t *n, rg_status *st) {
+    rg_core *core = job->core;
     atomic_bool broken = false;
-    moe_job job = {.core = core, .w = w, .T = win->T, .broken = &broken};
-    rg_input u;
-    rg_input_set(&u, core->s.u, win->T, core->hp->n_embd, &core->s.act);
-    run_shared(&job, &u);
-    rg_pool_run(core->pool, win->T, 1, route_rows, &job);
+    job->broken = &broken;
+    rg_pool_run(core->pool, job->T, 1, route_rows, job);
     if (atomic_load_explicit(&broken, memory_order_relaxed)) {
         return rg_fail(st, RG_FORMAT, "the router of layer %u gives values that are not finite",
-                       layer);
+                       job->layer);
     }
-    if (rg_tapped(core)) RG_TRY(tap_routes(win, layer, st));
-    job.n_active = group_pairs(core, win->T);
-    run_experts(&job, &u);
+    if (rg_tapped(core)) RG_TRY(tap_routes(win, job->layer, st));
+    *n = group_pairs(core, job->T);
+    return RG_OK;
+}
+
+/* All experts in memory. */
+static rg_code run_resident(moe_job *job, const rg_window *win, rg_input *u, rg_status *st) {
+    uint32_t n = 0;
+    run_shared(job, u, &job->w->router, NULL);
+    RG_TRY(route(job, win, &n, st));
+    finish_shared(job);
+    prepare_experts(job, u);
+    for (uint32_t i = 0; i < n; i++)
+        add_to_batch(job, i, job->core->s.active[i]);
+    run_batch(job, n);
+    return RG_OK;
+}
+
+/* A turn of the stream: reads are asked for before anything else is computed, and what is there is
+ * computed while they run. */
+static rg_code run_streamed(moe_job *job, const rg_window *win, rg_input *u, rg_status *st) {
+    rg_core *core = job->core;
+    rg_scratch *s = &core->s;
+    uint32_t n = 0;
+    rg_core_mul(core, u, &(rg_product){&job->w->router, s->router}, 1);
+    const uint64_t begin = rg_now_ns();
+    RG_TRY(route(job, win, &n, st));
+    rg_experts_record(core, job->layer, job->T);
+    const uint32_t base = rg_stream_item(core->stream, job->layer, 0);
+    for (uint32_t i = 0; i < n; i++)
+        s->items[i] = base + s->active[i];
+    const rg_turn *turn = NULL;
+    RG_TRY(
+        rg_stream_begin(core->stream, job->layer, s->items, n, rg_experts_mode(job->T), &turn, st));
+    core->times.plan_ns += rg_now_ns() - begin;
+    const rg_mat *next = rg_experts_next_router(core, job->layer);
+    run_shared(job, u, NULL, next);
+    if (next) rg_experts_ahead(core, job->layer + 1, job->T);
+    finish_shared(job);
+    prepare_experts(job, u);
+    const rg_code rc = run_waves(job, turn, st);
+    rg_stream_end(core->stream, 0);
+    return rc;
+}
+
+rg_code rg_layer_moe(const rg_window *win, const rg_moe_weights *w, uint32_t layer, rg_status *st) {
+    rg_core *core = win->core;
+    moe_job job = {.core = core, .w = w, .layer = layer, .T = win->T};
+    rg_input u;
+    rg_input_set(&u, core->s.u, win->T, core->hp->n_embd, &core->s.act);
+    RG_TRY(core->stream ? run_streamed(&job, win, &u, st) : run_resident(&job, win, &u, st));
     rg_pool_run(core->pool, win->T, 1, combine_rows, &job);
     return rg_tapped(core) ? tap_outputs(win, w, layer, st) : RG_OK;
 }

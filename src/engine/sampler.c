@@ -6,8 +6,8 @@
  * the best candidate down.
  *
  * Order. Candidates are ranked by higher logit, then lower id: a total order. They are taken from a
- * binary heap, best first, only as many as the settings need: O(n + k log n), without the quadratic
- * case of a quickselect.
+ * binary heap, best first, only as many as the settings need; top_k selects before with a heap of k
+ * entries, worst first. O(n log k + m log m) at worst for m candidates; no quadratic case.
  *
  * Invariants: 1. count[id] is the number of times `id` is in the last min(window, n_history) tokens
  * of the history. 2. n_history <= n_ctx. Threads: one at a time.
@@ -17,8 +17,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/alloc.h"
-#include "base/random.h"
+#include "base/base.h"
 
 #define N_VOCAB_MAX     (1u << 24)
 #define N_CTX_MAX       (1u << 28)
@@ -76,7 +75,7 @@ static double exp_nonpositive(double x) {
     return y * power;
 }
 
-/* ---- parameters ------------------------------------------------------------------------------ */
+/* ---- parameters ----------------------------------------------------------------------------- */
 
 rg_sampling_params rg_sampling_defaults(void) {
     return (rg_sampling_params){
@@ -139,7 +138,7 @@ static bool has_penalty(const rg_sampling_params *p) {
     return p->repeat_penalty != 1.0f || p->presence_penalty != 0.0f || p->frequency_penalty != 0.0f;
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- life ----------------------------------------------------------------------------------- */
 
 rg_code rg_sampler_create(rg_sampler **out, const rg_sampling_params *p, size_t n_vocab,
                           size_t n_ctx, rg_status *st) {
@@ -189,7 +188,7 @@ void rg_sampler_destroy(rg_sampler *s) {
     rg_free(s);
 }
 
-/* ---- history --------------------------------------------------------------------------------- */
+/* ---- history -------------------------------------------------------------------------------- */
 
 rg_code rg_sampler_accept(rg_sampler *s, int32_t id, rg_status *st) {
     if (id < 0 || (size_t)id >= s->n_vocab) {
@@ -229,29 +228,30 @@ size_t rg_sampler_n_accepted(const rg_sampler *s) {
     return s->n_history;
 }
 
-/* ---- candidates ------------------------------------------------------------------------------ */
+/* ---- candidates ----------------------------------------------------------------------------- */
 
 static bool is_better(candidate a, candidate b) {
     return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }
 
-static void sift_down(candidate *heap, size_t n, size_t at) {
+/* Candidates differ in id, so "worse" is exactly "not better". */
+static void sift_down(candidate *heap, size_t n, size_t at, bool best_first) {
     const candidate moving = heap[at];
     for (;;) {
         size_t child = 2 * at + 1;
         if (child >= n) break;
-        if (child + 1 < n && is_better(heap[child + 1], heap[child])) child++;
-        if (!is_better(heap[child], moving)) break;
+        if (child + 1 < n && is_better(heap[child + 1], heap[child]) == best_first) child++;
+        if (is_better(heap[child], moving) != best_first) break;
         heap[at] = heap[child];
         at = child;
     }
     heap[at] = moving;
 }
 
-static void heap_build(rg_sampler *s) {
-    s->n_heap = s->n_cand;
-    for (size_t i = s->n_cand / 2; i-- > 0;)
-        sift_down(s->cand, s->n_cand, i);
+static void heap_build(candidate *heap, size_t n, bool best_first) {
+    for (size_t i = n / 2; i-- > 0;) {
+        sift_down(heap, n, i, best_first);
+    }
 }
 
 /* The candidate of this rank, 0 = best; ranks are asked for in ascending order, any number of
@@ -262,7 +262,7 @@ static candidate ranked(rg_sampler *s, size_t rank) {
         const candidate best = s->cand[0];
         s->n_heap--;
         s->cand[0] = s->cand[s->n_heap];
-        if (s->n_heap > 1) sift_down(s->cand, s->n_heap, 0);
+        if (s->n_heap > 1) sift_down(s->cand, s->n_heap, 0, true);
         s->cand[s->n_heap] = best;
     }
     return s->cand[s->n_cand - 1 - rank];
@@ -301,62 +301,99 @@ static rg_code adjust(rg_sampler *s, const float *logits, candidate *best, rg_st
     return RG_OK;
 }
 
-/* ---- the draw -------------------------------------------------------------------------------- */
+/* ---- truncation ----------------------------------------------------------------------------- */
 
-/* The number of candidates, from the best, that top_k and top_p leave. */
-static size_t truncate_ranked(rg_sampler *s, float best, double total) {
-    const rg_sampling_params *p = &s->params;
-    size_t n = s->n_cand;
-    if (p->top_k > 0) {
-        if ((size_t)p->top_k < n) n = (size_t)p->top_k;
-        total = 0.0;
-        for (size_t i = 0; i < n; i++) {
-            total += exp_nonpositive((double)ranked(s, i).logit - (double)best);
+/* Candidates from the k best entries of work[], k > 0. The heap has the worst of them on top; a
+ * later entry of the same logit has a higher id and is worse. Returns the sum of their weights. */
+static double gather_top_k(rg_sampler *s, float best, size_t k) {
+    s->n_cand = 0;
+    for (size_t i = 0; i < s->n_vocab; i++) {
+        const candidate c = {s->work[i], (int32_t)i};
+        if (c.logit == -INFINITY) continue;
+        if (s->n_cand < k) {
+            s->cand[s->n_cand++] = c;
+            if (s->n_cand == k) heap_build(s->cand, k, false);
+        } else if (c.logit > s->cand[0].logit) {
+            s->cand[0] = c;
+            sift_down(s->cand, k, 0, false);
         }
     }
-    if (p->top_p < 1.0f) {
-        const double wanted = (double)p->top_p * total;
-        double sum = 0.0;
-        for (size_t i = 0; i < n; i++) {
-            sum += exp_nonpositive((double)ranked(s, i).logit - (double)best);
-            if (sum >= wanted) n = i + 1; /* ends the loop */
-        }
+    s->n_heap = s->n_cand;
+    heap_build(s->cand, s->n_cand, true);
+    double total = 0.0;
+    for (size_t i = 0; i < s->n_cand; i++) {
+        total += exp_nonpositive((double)ranked(s, i).logit - (double)best);
     }
-    return n;
+    return total;
 }
 
-/* Fills cand[] from work[], makes the heap, and returns how many of the best candidates may be
- * drawn. *total is the sum of their tempered weights. */
-static size_t gather(rg_sampler *s, float best, double *total) {
-    const rg_sampling_params *p = &s->params;
-    const bool by_rank = p->top_k > 0 || p->top_p < 1.0f;
-    const bool weigh = by_rank ? p->top_k == 0 : p->min_p > 0.0f;
-    const double temperature = (double)p->temperature;
-    double untempered = 0.0;
-    *total = 0.0;
+/* Candidates that top_p < 1 can keep. All entries whose weight is below (1 - top_p) * total / n
+ * weigh at most (1 - top_p) * total together, so those above them reach top_p; half of that bound
+ * leaves room for rounding. What is left out cannot change the result, nor can the last bit of this
+ * logarithm. Returns the sum of the weights of the whole vocabulary. */
+static double gather_nucleus(rg_sampler *s, float best) {
+    double total = 0.0;
+    for (size_t i = 0; i < s->n_vocab; i++) {
+        total += exp_nonpositive((double)s->work[i] - (double)best);
+    }
+    const double share = 0.5 * (1.0 - (double)s->params.top_p) * total / (double)s->n_vocab;
+    const double least = (double)best + log(share);
+    s->n_cand = 0;
+    for (size_t i = 0; i < s->n_vocab; i++) {
+        const float logit = s->work[i];
+        if (logit == -INFINITY || ((double)logit < least && logit < best)) continue;
+        s->cand[s->n_cand++] = (candidate){logit, (int32_t)i};
+    }
+    s->n_heap = s->n_cand;
+    heap_build(s->cand, s->n_cand, true);
+    return total;
+}
+
+/* Candidates that min_p leaves of the whole vocabulary. Returns the sum of their tempered weights.
+ */
+static double gather_all(rg_sampler *s, float best) {
+    const double min_p = (double)s->params.min_p;
+    double total = 0.0;
     s->n_cand = 0;
     for (size_t i = 0; i < s->n_vocab; i++) {
         if (s->work[i] == -INFINITY) continue;
         const double below = (double)s->work[i] - (double)best;
-        const double weight = weigh ? exp_nonpositive(below) : 0.0;
-        untempered += weight;
-        if (!by_rank) {
-            if (weigh && weight < (double)p->min_p) continue;
-            *total += exp_nonpositive(below / temperature);
-        }
+        if (min_p > 0.0 && exp_nonpositive(below) < min_p) continue;
+        total += exp_nonpositive(below / (double)s->params.temperature);
         s->cand[s->n_cand++] = (candidate){s->work[i], (int32_t)i};
     }
-    heap_build(s);
-    if (!by_rank) return s->n_cand;
+    s->n_heap = s->n_cand;
+    heap_build(s->cand, s->n_cand, true);
+    return total;
+}
 
-    const size_t n = truncate_ranked(s, best, untempered);
-    for (size_t i = 0; i < n; i++) {
-        const double below = (double)ranked(s, i).logit - (double)best;
-        if (p->min_p > 0.0f && exp_nonpositive(below) < (double)p->min_p) return i;
-        *total += exp_nonpositive(below / temperature);
+/* Fills cand[] from work[] and returns how many of the best may be drawn. *total is the sum of
+ * their tempered weights. */
+static size_t truncate_vocab(rg_sampler *s, float best, double *total) {
+    const rg_sampling_params *p = &s->params;
+    if (p->top_k == 0 && p->top_p >= 1.0f) {
+        *total = gather_all(s, best);
+        return s->n_cand;
+    }
+    const double untempered =
+        p->top_k > 0 ? gather_top_k(s, best, (size_t)p->top_k) : gather_nucleus(s, best);
+    const double wanted = (double)p->top_p * untempered;
+    double sum = 0.0;
+    size_t n = 0;
+    *total = 0.0;
+    while (n < s->n_cand) {
+        const double below = (double)ranked(s, n).logit - (double)best;
+        const double weight = exp_nonpositive(below);
+        if (weight < (double)p->min_p) break;
+        *total += exp_nonpositive(below / (double)p->temperature);
+        n++;
+        sum += weight;
+        if (p->top_p < 1.0f && sum >= wanted) break;
     }
     return n;
 }
+
+/* ---- the draw ------------------------------------------------------------------------------- */
 
 rg_code rg_sampler_pick(rg_sampler *s, const float *logits, uint64_t position, int32_t *out,
                         rg_status *st) {
@@ -368,7 +405,7 @@ rg_code rg_sampler_pick(rg_sampler *s, const float *logits, uint64_t position, i
         return RG_OK;
     }
     double total = 0.0;
-    const size_t n = gather(s, best.logit, &total);
+    const size_t n = truncate_vocab(s, best.logit, &total);
     RG_ASSERT(n > 0); /* the best candidate has weight 1 and passes every filter */
     const double wanted = rg_random_unit(s->params.seed, position) * total;
     double sum = 0.0;
@@ -384,7 +421,7 @@ rg_code rg_sampler_pick(rg_sampler *s, const float *logits, uint64_t position, i
     return RG_OK;
 }
 
-/* ---- log probabilities ----------------------------------------------------------------------- */
+/* ---- log probabilities ---------------------------------------------------------------------- */
 
 rg_code rg_sampler_logprobs(const float *logits, size_t n_vocab, size_t top_n, int32_t *ids_out,
                             float *logprobs_out, double *lse_out, rg_status *st) {

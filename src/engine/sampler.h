@@ -13,34 +13,9 @@
 #ifndef RG_ENGINE_SAMPLER_H
 #define RG_ENGINE_SAMPLER_H
 
-#include "base/status.h"
-
-#define RG_SAMPLING_BIAS_MAX     65536 /* logit_bias pairs of one request */
-#define RG_SAMPLING_LOGPROBS_MAX 128   /* alternatives of one position */
-
-typedef struct rg_logit_bias {
-    int32_t id;
-    float bias; /* added to the logit; -INFINITY bans the token */
-} rg_logit_bias;
-
-typedef struct rg_sampling_params {
-    float temperature;       /* 0 or less = greedy */
-    int32_t top_k;           /* 0 = off */
-    float top_p;             /* 1 = off; at least one token is kept */
-    float min_p;             /* 0 = off */
-    float repeat_penalty;    /* 1 = off */
-    float presence_penalty;  /* 0 = off */
-    float frequency_penalty; /* 0 = off */
-    int32_t penalty_last_n;  /* accepted tokens that count; 0 = none, -1 = the whole context */
-    uint64_t seed;
-    const rg_logit_bias *logit_bias; /* [n_logit_bias]; borrowed, copied by rg_sampler_create */
-    size_t n_logit_bias;
-} rg_sampling_params;
+#include "base/base.h"
 
 typedef struct rg_sampler rg_sampler;
-
-/* temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, no penalty (window 64), seed 0, no bias. */
-rg_sampling_params rg_sampling_defaults(void);
 
 /* INVALID with one line that names the parameter, its value and its range. */
 RG_MUST_CHECK rg_code rg_sampling_validate(const rg_sampling_params *p, size_t n_vocab,

@@ -42,7 +42,7 @@ static void random_logits(float *x, size_t n, uint64_t seed) {
     }
 }
 
-/* ---- the naive reference --------------------------------------------------------------------- */
+/* ---- the naive reference -------------------------------------------------------------------- */
 
 typedef struct ref_token {
     double logit;
@@ -113,7 +113,7 @@ static int32_t reference_draw(const ref_token *t, size_t n, double u) {
     return t[n - 1].id;
 }
 
-/* ---- tests ----------------------------------------------------------------------------------- */
+/* ---- tests ---------------------------------------------------------------------------------- */
 
 static void greedy_takes_the_highest_logit_and_the_lowest_id(void **state) {
     (void)state;
@@ -146,7 +146,8 @@ static void filters_agree_with_the_reference(void **state) {
     static ref_token t[VOCAB];
     const rg_logit_bias bias[3] = {{0, -INFINITY}, {17, 2.25f}, {18, -1.5f}};
     uint64_t n_picks = 0;
-    for (size_t c = 0; c < 6 * 4 * 3 * 3 * 2; c++) {
+    const size_t n_cases = 432; /* all combinations, with and without bias */
+    for (size_t c = 0; c < n_cases; c++) {
         rg_sampling_params p = plain(temperature[c / 72 % 3]);
         p.top_k = top_k[c % 6];
         p.top_p = top_p[c / 6 % 4];
@@ -349,7 +350,7 @@ static void bad_parameters_are_refused(void **state) {
     (void)state;
     rg_sampling_params p;
 #define REFUSE(field, value, message)                                                              \
-    (p = rg_sampling_defaults(), p.field = value, refuse(p, message))
+    (p = rg_sampling_defaults(), p.field = (value), refuse(p, message))
     REFUSE(temperature, NAN, "temperature is nan");
     REFUSE(temperature, INFINITY, "temperature is inf");
     REFUSE(top_k, -1, "top_k is -1");

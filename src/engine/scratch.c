@@ -96,6 +96,10 @@ static void place_moe(plan *p, rg_scratch *s, const rg_model *m, size_t T) {
     s->pair_slot = words(p, pairs);
     s->expert_begin = words(p, (size_t)hp->n_expert + 1);
     s->active = words(p, hp->n_expert);
+    s->batch = take(p, hp->n_expert, sizeof *s->batch);
+    s->ahead = floats(p, T * hp->n_expert);
+    s->items = words(p, hp->n_expert);
+    s->guess_count = words(p, hp->n_expert);
     s->gate = floats(p, pairs * n_ff);
     s->up = floats(p, pairs * n_ff);
     s->expert_out = floats(p, pairs * hp->n_embd);
@@ -106,16 +110,16 @@ static void place_moe(plan *p, rg_scratch *s, const rg_model *m, size_t T) {
     act_buffer(p, &s->act_hidden, max_size(pairs * n_ff, T * hp->n_ff_shared));
 }
 
-static void place_threads(plan *p, rg_thread_scratch *threads, const rg_core *core) {
-    const rg_hparams *hp = core->hp;
+static void place_threads(plan *p, rg_thread_scratch *threads, const rg_scratch_shape *shape) {
+    const rg_hparams *hp = &shape->model->hp;
     size_t n_in = max_size((size_t)hp->n_hc * hp->n_embd, 2 * (size_t)hp->n_embd);
     n_in = max_size(n_in, (size_t)hp->n_v_head * hp->ssm_head_dim);
     n_in = max_size(n_in, (size_t)hp->n_head * hp->head_dim);
     n_in = max_size(n_in, (size_t)hp->ple_n_head * hp->ple_row);
-    n_in = max_size(n_in, max_size(max_n_ff(core->model), hp->n_ff_shared));
+    n_in = max_size(n_in, max_size(max_n_ff(shape->model), hp->n_ff_shared));
     n_in = max_size(n_in, hp->n_hc_rank);
     const size_t d = max_size(hp->head_dim, hp->idx_head_dim);
-    for (int i = 0; i < rg_pool_threads(core->pool); i++) {
+    for (int i = 0; i < shape->n_threads; i++) {
         threads[i].mul = take(p, rg_mul_scratch_bytes((uint32_t)n_in), 1);
         threads[i].attn = floats(p, RG_ATTENTION_TMP(d));
         threads[i].row = floats(p, 2 * n_in);
@@ -123,11 +127,11 @@ static void place_threads(plan *p, rg_thread_scratch *threads, const rg_core *co
     }
 }
 
-size_t rg_scratch_layout(const rg_core *core, rg_scratch *s, rg_thread_scratch *threads,
+size_t rg_scratch_layout(const rg_scratch_shape *shape, rg_scratch *s, rg_thread_scratch *threads,
                          uint8_t *base) {
     plan p = {.base = base};
-    const rg_hparams *hp = core->hp;
-    const size_t T = core->chunk;
+    const rg_hparams *hp = &shape->model->hp;
+    const size_t T = shape->chunk;
     const size_t HE = (size_t)hp->n_hc * hp->n_embd;
     const size_t ple_in = (size_t)hp->ple_n_head * hp->ple_row;
     s->residual = floats(&p, T * HE);
@@ -144,7 +148,7 @@ size_t rg_scratch_layout(const rg_core *core, rg_scratch *s, rg_thread_scratch *
     act = max_size(act, max_size(ple_in, hp->n_hc_rank));
     if (hp->n_mtp) act = max_size(act, (size_t)hp->n_hc * 2 * hp->n_embd);
     act_buffer(&p, &s->act, T * act);
-    place_threads(&p, threads, core);
+    place_threads(&p, threads, shape);
     s->head_rows = floats(&p, RG_HEAD_ROWS * HE);
     s->logits = floats(&p, (size_t)RG_HEAD_ROWS * hp->n_vocab);
     if (hp->n_mtp) {
@@ -158,10 +162,10 @@ size_t rg_scratch_layout(const rg_core *core, rg_scratch *s, rg_thread_scratch *
     place_gdn(&p, s, hp, T);
     end = max_size(end, p.used);
     p.used = begin;
-    place_attn(&p, s, core->model, T);
+    place_attn(&p, s, shape->model, T);
     end = max_size(end, p.used);
     p.used = begin;
-    place_moe(&p, s, core->model, T);
+    place_moe(&p, s, shape->model, T);
     end = max_size(end, p.used);
     p.used = begin;
     s->ple_value = floats(&p, T * hp->n_embd);

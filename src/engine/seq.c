@@ -16,9 +16,9 @@ static void *take(plan *p, size_t count, size_t size) {
     return at;
 }
 
-static void place_kv(plan *p, rg_kv *kv, const rg_seq *seq, uint32_t ratio) {
-    const rg_hparams *hp = seq->core->hp;
-    const size_t size = rg_seq_f16(seq) ? 2 : 4, n = seq->opt.n_ctx;
+static void place_kv(plan *p, rg_kv *kv, const rg_hparams *hp, const rg_seq_options *opt,
+                     uint32_t ratio) {
+    const size_t size = opt->kv == RG_KV_F16 ? 2 : 4, n = opt->n_ctx;
     kv->k = take(p, n * hp->n_head_kv * hp->head_dim, size);
     kv->v = take(p, n * hp->n_head_kv * hp->head_dim, size);
     if (!ratio) return;
@@ -33,32 +33,38 @@ static void place_gdn(plan *p, rg_layer_state *l, const rg_hparams *hp) {
     l->conv = take(p, (hp->ssm_conv - 1) * channels, sizeof(float));
 }
 
-static size_t layout(rg_seq *seq, uint8_t *base) {
+/* Lays the state out from `base` (NULL: only counts; then layers of `seq` may be NULL). */
+static size_t layout(rg_seq *seq, const rg_model *m, size_t n_threads, uint8_t *base) {
     plan p = {.base = base};
-    const rg_core *core = seq->core;
-    const rg_hparams *hp = core->hp;
+    const rg_hparams *hp = &m->hp;
     const size_t HE = (size_t)hp->n_hc * hp->n_embd;
+    rg_layer_state none = {0};
     for (uint32_t i = 0; i < hp->n_layer; i++) {
-        const rg_layer_weights *w = &core->w.layers[i];
-        rg_layer_state *l = &seq->layers[i];
-        if (w->is_attn) {
-            place_kv(&p, &l->kv, seq, w->attn.ratio);
+        const rg_layer_desc *d = &m->layers[i];
+        rg_layer_state *l = seq->layers ? &seq->layers[i] : &none;
+        if (d->is_attn) {
+            place_kv(&p, &l->kv, hp, &seq->opt, d->attn.ratio);
         } else {
             place_gdn(&p, l, hp);
         }
-        if (w->has_ple) {
+        if (d->has_ple) {
             l->ple_conv = take(&p, (hp->ple_conv - 1) * hp->ple_ngram * HE, sizeof(float));
         }
     }
     if (seq->opt.mtp) {
-        place_kv(&p, &seq->layers[hp->n_layer].kv, seq, core->w.mtp.layer.attn.ratio);
+        rg_layer_state *l = seq->layers ? &seq->layers[hp->n_layer] : &none;
+        place_kv(&p, &l->kv, hp, &seq->opt, m->mtp.layer.attn.ratio);
         seq->mtp_pending = take(&p, HE, sizeof(float));
     }
-    const size_t threads = (size_t)rg_pool_threads(core->pool);
     seq->ids = take(&p, seq->opt.n_ctx, sizeof(int32_t));
-    seq->idx_scores = take(&p, threads * seq->opt.n_ctx, sizeof(float));
-    seq->idx_top = take(&p, threads * hp->idx_budget, sizeof(uint32_t));
+    seq->idx_scores = take(&p, n_threads * seq->opt.n_ctx, sizeof(float));
+    seq->idx_top = take(&p, n_threads * hp->idx_budget, sizeof(uint32_t));
     return p.used;
+}
+
+uint64_t rg_seq_bytes_for(const rg_model *m, const rg_seq_options *opt, int n_threads) {
+    rg_seq seq = {.opt = *opt};
+    return layout(&seq, m, (size_t)n_threads, NULL);
 }
 
 static rg_code check_options(const rg_core *core, const rg_seq_options *opt, rg_status *st) {
@@ -85,13 +91,14 @@ rg_code rg_seq_create(rg_seq **out, rg_core *core, const rg_seq_options *opt, rg
         rc = RG_NOMEM;
         goto cleanup;
     }
-    seq->memory_bytes = layout(seq, NULL);
+    const size_t n_threads = (size_t)rg_pool_threads(core->pool);
+    seq->memory_bytes = layout(seq, core->model, n_threads, NULL);
     rc = rg_mem_map(&seq->memory, seq->memory_bytes, st);
     if (rc != RG_OK) {
         rg_context(st, rc, "state for %u tokens", opt->n_ctx);
         goto cleanup;
     }
-    const size_t placed = layout(seq, seq->memory);
+    const size_t placed = layout(seq, core->model, n_threads, seq->memory);
     RG_ASSERT(placed == seq->memory_bytes);
     *out = seq;
     return RG_OK;

@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#include "base/alloc.h"
+#include "base/base.h"
 
 typedef struct stop_string {
     const char *text;

@@ -13,7 +13,7 @@
 #ifndef RG_ENGINE_STOP_H
 #define RG_ENGINE_STOP_H
 
-#include "base/status.h"
+#include "base/base.h"
 
 #define RG_STOP_STRINGS_MAX 32   /* of one request */
 #define RG_STOP_BYTES_MAX   1024 /* of one string */

@@ -25,6 +25,7 @@ typedef struct load_piece {
 
 typedef struct loader {
     rg_core *core;
+    bool streamed; /* the experts stay in the file */
     load_item *items;
     uint32_t n_item, cap;
     size_t total;
@@ -81,8 +82,13 @@ static void bind_vec(loader *l, const rg_tensor *t, const float **out) {
     if (it) it->f32 = out;
 }
 
+/* Experts that stream are described, not loaded: their bytes come with each turn. */
 static void bind_experts(loader *l, const rg_tensor *t, rg_expert_mat *out) {
-    bind_mat(l, t, &out->mat);
+    if (l->streamed) {
+        out->mat = mat_of(t);
+    } else {
+        bind_mat(l, t, &out->mat);
+    }
     out->stride = out->mat.row_bytes * out->mat.n_out;
 }
 
@@ -110,7 +116,8 @@ static void split_fused(rg_moe_weights *w, const rg_moe_desc *d) {
     if (!d->gate_up) return;
     w->gate.mat.n_out = w->n_ff;
     w->up = w->gate;
-    w->up.mat.data += w->n_ff * w->gate.mat.row_bytes;
+    w->up_offset = w->n_ff * w->gate.mat.row_bytes;
+    if (w->up.mat.data) w->up.mat.data += w->up_offset;
 }
 
 static void bind_layer(loader *l, const rg_layer_desc *d, rg_layer_weights *w) {
@@ -188,8 +195,7 @@ static void link_shared(rg_weights *w, const rg_model *m) {
     if (!w->mtp.output.data) w->mtp.output = w->output;
 }
 
-/* ---- reading
- * ------------------------------------------------------------------------------------- */
+/* ---- reading -------------------------------------------------------------------------------- */
 
 static rg_code read_vector(const loader *l, const load_item *it, uint8_t *dst, rg_status *st) {
     const size_t n = it->bytes / sizeof(float);
@@ -270,9 +276,28 @@ static rg_code take_memory(loader *l, rg_status *st) {
     return RG_OK;
 }
 
+rg_code rg_weights_count(uint64_t *trunk, uint64_t *experts, const rg_model *m, rg_status *st) {
+    rg_core core = {.model = m, .hp = &m->hp};
+    uint64_t bytes[2] = {0, 0}; /* with experts, without */
+    rg_code rc = RG_OK;
+    core.w.layers = rg_alloc(m->hp.n_layer, sizeof *core.w.layers, st);
+    if (!core.w.layers) return RG_NOMEM;
+    for (int streamed = 0; streamed < 2 && rc == RG_OK; streamed++) {
+        loader l = {.core = &core, .streamed = streamed != 0, .st = st};
+        bind_all(&l, &core.w, m);
+        bytes[streamed] = l.total;
+        rc = l.bind_rc;
+        rg_free(l.items);
+    }
+    rg_free(core.w.layers);
+    *trunk = bytes[1];
+    *experts = bytes[0] - bytes[1];
+    return rc;
+}
+
 rg_code rg_weights_load(rg_core *core, rg_status *st) {
     rg_code rc = RG_OK;
-    loader l = {.core = core, .st = st};
+    loader l = {.core = core, .streamed = core->opt.arena_bytes > 0, .st = st};
     const rg_model *m = core->model;
     core->w.layers = rg_alloc(m->hp.n_layer, sizeof *core->w.layers, st);
     if (!core->w.layers) return RG_NOMEM;

@@ -82,8 +82,7 @@ void rg_rope_table(float *cs, const double *inv_freq, uint32_t n_pair, uint64_t 
     }
 }
 
-/* ---- top k
- * --------------------------------------------------------------------------------------- */
+/* ---- top k ---------------------------------------------------------------------------------- */
 
 /* Whether a ranks above b: higher score, then lower index; NaN below everything. */
 static bool ranks_above(const float *scores, uint32_t a, uint32_t b) {

@@ -182,7 +182,7 @@ static rg_code read_experts(rg_desc_reader *r, rg_status *st) {
     return RG_OK;
 }
 
-/* ---- per block ------------------------------------------------------------------------------- */
+/* ---- per block ------------------------------------------------------------------------------ */
 
 /* Expert widths: one number, or one per block. */
 static rg_code plan_widths(rg_desc_reader *r, rg_status *st) {

@@ -95,7 +95,7 @@ static rg_code take(rg_desc_reader *r, const char *name, rg_dims want, const rg_
                    dims_text(expected, want.ne, 3));
 }
 
-/* ---- names in a block ------------------------------------------------------------------------ */
+/* ---- names in a block ----------------------------------------------------------------------- */
 
 /* "blk.BLOCK.NAME"; all names of the architecture are shorter than RG_GGUF_NAME_MAX. */
 static const char *block_name(char out[RG_GGUF_NAME_MAX], uint32_t block, const char *name) {
@@ -221,7 +221,7 @@ static rg_code take_layer(rg_desc_reader *r, uint32_t b, rg_layer_desc *out, rg_
     return out->has_ple ? take_ple(r, b, &out->ple, st) : RG_OK;
 }
 
-/* ---- whole model ----------------------------------------------------------------------------- */
+/* ---- whole model ---------------------------------------------------------------------------- */
 
 /* Also under the names that older files use (spec 5.2). */
 static rg_code take_mtp(rg_desc_reader *r, uint32_t b, rg_mtp_desc *out, rg_status *st) {

@@ -35,12 +35,6 @@ typedef enum rg_gguf_type {
     RG_GGUF_TYPE_COUNT
 } rg_gguf_type;
 
-/* A byte string borrowed from the gguf object; may hold NUL bytes, is not NUL-terminated. */
-typedef struct rg_str {
-    const char *data;
-    size_t len;
-} rg_str;
-
 typedef struct rg_gguf_kv {
     rg_str key;
     rg_gguf_type type;

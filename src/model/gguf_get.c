@@ -74,13 +74,14 @@ const rg_gguf_kv *rg_gguf_shard_find(const rg_gguf_shard *s, const char *key) {
     return rg_map_get(&s->kv_index, key, strlen(key), &i) ? &s->kvs[i] : NULL;
 }
 
-/* The value of a key that must be there. */
-static rg_code require(const rg_gguf_shard *s, const char *key, const rg_gguf_kv **out,
-                       rg_status *st) {
-    *out = rg_gguf_shard_find(s, key);
-    if (*out) return RG_OK;
-    return rg_fail(st, RG_FORMAT, "%.*s: required key '%s' is missing (%zu keys present)",
-                   RG_GGUF_SHOWN_MAX, rg_gguf_base_name(s->path), key, s->n_kv);
+/* A key that must be there; NULL, with the message, if it is not. */
+static const rg_gguf_kv *require(const rg_gguf_shard *s, const char *key, rg_status *st) {
+    const rg_gguf_kv *kv = rg_gguf_shard_find(s, key);
+    if (!kv) {
+        rg_fail(st, RG_FORMAT, "%.*s: required key '%s' is missing (%zu keys present)",
+                RG_GGUF_SHOWN_MAX, rg_gguf_base_name(s->path), key, s->n_kv);
+    }
+    return kv;
 }
 
 static rg_code check_range(const rg_gguf_kv *kv, rg_wide v, uint64_t min, uint64_t max,
@@ -103,8 +104,8 @@ static rg_code scalar_u64(const rg_gguf_kv *kv, uint64_t min, uint64_t max, uint
 
 rg_code rg_gguf_shard_u64(const rg_gguf_shard *s, const char *key, uint64_t min, uint64_t max,
                           uint64_t *out, rg_status *st) {
-    const rg_gguf_kv *kv = NULL;
-    RG_TRY(require(s, key, &kv, st));
+    const rg_gguf_kv *kv = require(s, key, st);
+    if (!kv) return RG_FORMAT;
     return at_value(s, kv, scalar_u64(kv, min, max, out, st), st);
 }
 
@@ -144,14 +145,14 @@ static rg_code scalar_f64(const rg_gguf_kv *kv, double min, double max, double *
 
 rg_code rg_gguf_get_f64(const rg_gguf *g, const char *key, double min, double max, double *out,
                         rg_status *st) {
-    const rg_gguf_kv *kv = NULL;
-    RG_TRY(require(&g->shards[0], key, &kv, st));
+    const rg_gguf_kv *kv = require(&g->shards[0], key, st);
+    if (!kv) return RG_FORMAT;
     return at_value(&g->shards[0], kv, scalar_f64(kv, min, max, out, st), st);
 }
 
 rg_code rg_gguf_get_bool(const rg_gguf *g, const char *key, bool *out, rg_status *st) {
-    const rg_gguf_kv *kv = NULL;
-    RG_TRY(require(&g->shards[0], key, &kv, st));
+    const rg_gguf_kv *kv = require(&g->shards[0], key, st);
+    if (!kv) return RG_FORMAT;
     if (kv->type != RG_GGUF_BOOL) {
         return at_value(&g->shards[0], kv, fail_type(kv, "a bool", st), st);
     }
@@ -160,8 +161,8 @@ rg_code rg_gguf_get_bool(const rg_gguf *g, const char *key, bool *out, rg_status
 }
 
 rg_code rg_gguf_get_str(const rg_gguf *g, const char *key, rg_str *out, rg_status *st) {
-    const rg_gguf_kv *kv = NULL;
-    RG_TRY(require(&g->shards[0], key, &kv, st));
+    const rg_gguf_kv *kv = require(&g->shards[0], key, st);
+    if (!kv) return RG_FORMAT;
     if (kv->type != RG_GGUF_STRING) {
         return at_value(&g->shards[0], kv, fail_type(kv, "a string", st), st);
     }
@@ -171,9 +172,9 @@ rg_code rg_gguf_get_str(const rg_gguf *g, const char *key, rg_str *out, rg_statu
 
 rg_code rg_gguf_get_array(const rg_gguf *g, const char *key, uint64_t count_min, uint64_t count_max,
                           const rg_gguf_kv **out, rg_status *st) {
-    const rg_gguf_kv *kv = NULL;
     *out = NULL;
-    RG_TRY(require(&g->shards[0], key, &kv, st));
+    const rg_gguf_kv *kv = require(&g->shards[0], key, st);
+    if (!kv) return RG_FORMAT;
     rg_code rc = RG_OK;
     if (kv->type != RG_GGUF_ARRAY) {
         rc = fail_type(kv, "an array", st);

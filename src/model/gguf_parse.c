@@ -15,6 +15,8 @@
 
 typedef unsigned long long ull;
 
+_Static_assert(RG_GGUF_HEADER_MAX <= 1u << 30, "arrays have at most 2^30 elements");
+
 size_t rg_gguf_type_bytes(rg_gguf_type type) {
     static const uint8_t bytes[RG_GGUF_TYPE_COUNT] = {
         [RG_GGUF_U8] = 1,  [RG_GGUF_I8] = 1,  [RG_GGUF_U16] = 2, [RG_GGUF_I16] = 2,
@@ -35,7 +37,7 @@ const char *rg_gguf_type_name(rg_gguf_type type) {
     return (unsigned)type < RG_GGUF_TYPE_COUNT ? names[type] : "unknown type";
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading -------------------------------------------------------------------------------- */
 
 uint64_t rg_gguf_left(const rg_gguf_parser *p) {
     return p->limit - p->c.pos;
@@ -72,7 +74,7 @@ rg_code rg_gguf_take_bytes(rg_gguf_parser *p, const uint8_t **out, uint64_t len,
     return rg_cursor_bytes(&p->c, out, len, what, st);
 }
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- values --------------------------------------------------------------------------------- */
 
 static rg_code take_string(rg_gguf_parser *p, const uint8_t **data, size_t *size, rg_status *st) {
     uint64_t len = 0;
@@ -141,14 +143,11 @@ static rg_code take_array(rg_gguf_parser *p, rg_gguf_kv *kv, rg_status *st) {
     kv->elem_type = (rg_gguf_type)elem;
     const size_t bytes = rg_gguf_type_bytes(kv->elem_type);
     const size_t bytes_min = bytes ? bytes : 8;
+    /* What is left is at most RG_GGUF_HEADER_MAX, so this bounds the count too. */
     if (kv->count > rg_gguf_left(p) / bytes_min) {
         return rg_fail(st, RG_FORMAT,
                        "array at byte %zu claims %llu elements of %zu bytes, %llu bytes are left",
                        at, (ull)kv->count, bytes_min, (ull)rg_gguf_left(p));
-    }
-    if (kv->count > RG_GGUF_ARRAY_MAX) {
-        return rg_fail(st, RG_FORMAT, "array at byte %zu has %llu elements, the limit is %u", at,
-                       (ull)kv->count, RG_GGUF_ARRAY_MAX);
     }
     if (!bytes) return take_string_array(p, kv, st);
     const size_t body = p->c.pos;
@@ -176,7 +175,7 @@ static rg_code take_value(rg_gguf_parser *p, rg_gguf_kv *kv, rg_status *st) {
     return type == RG_GGUF_BOOL ? check_bools(kv->data, 1, body, st) : RG_OK;
 }
 
-/* ---- records --------------------------------------------------------------------------------- */
+/* ---- records -------------------------------------------------------------------------------- */
 
 static rg_code take_key(rg_gguf_parser *p, rg_str *key, rg_status *st) {
     uint64_t len = 0;

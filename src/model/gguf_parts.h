@@ -11,7 +11,6 @@
 #include "model/gguf.h"
 
 #define RG_GGUF_KEY_MAX        65535u
-#define RG_GGUF_ARRAY_MAX      (1u << 30) /* elements */
 #define RG_GGUF_ALIGN_MIN      8u
 #define RG_GGUF_ALIGN_DEFAULT  32u
 #define RG_GGUF_KV_BYTES_MIN   14u /* key length, one key byte, type, one value byte */

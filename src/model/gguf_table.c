@@ -116,7 +116,7 @@ static rg_code take_tensor(rg_gguf_shard *s, rg_gguf_parser *p, rg_tensor *t, rg
                    t->name, at, s->n_tensor, (ull)first);
 }
 
-/* ---- layout ---------------------------------------------------------------------------------- */
+/* ---- layout --------------------------------------------------------------------------------- */
 
 /* Restores the heap order (largest offset on top) below `root`. */
 static void sift_down(const rg_tensor **a, size_t root, size_t n) {

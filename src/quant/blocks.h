@@ -209,7 +209,7 @@ _Static_assert(sizeof(rg_block_tq2_0) == 66, "tq2_0 block");
 static inline uint16_t rg_iq1_m_d(const rg_block_iq1_m *b) {
     unsigned bits = 0;
     for (unsigned k = 0; k < 4; k++) {
-        bits |= (unsigned)(rg_load_u16(b->scales + 2 * k) >> 12) << (4 * k);
+        bits |= (unsigned)(rg_load_u16(b->scales + (size_t)2 * k) >> 12) << (4 * k);
     }
     return (uint16_t)bits;
 }

@@ -81,14 +81,14 @@ void rg_unpack_row(rg_type type, const void *src, float *dst, size_t n);
  * finite (the "check tensors" pass). */
 bool rg_blocks_find_nonfinite(rg_type type, const void *src, size_t n_blocks, size_t *block);
 
-/* ---- numeric primitives ---------------------------------------------------------------------- */
+/* ---- numeric primitives --------------------------------------------------------------------- */
 
 float rg_f16_to_f32(uint16_t h);  /* exact */
 uint16_t rg_f32_to_f16(float f);  /* nearest even, overflow to infinity, subnormals kept */
 float rg_bf16_to_f32(uint16_t h); /* exact */
 uint16_t rg_f32_to_bf16(float f); /* nearest even, NaN stays a quiet NaN */
 
-/* ---- activations ----------------------------------------------------------------------------- */
+/* ---- activations ---------------------------------------------------------------------------- */
 
 /* 32 activations: scale f16, codes -127..127. Rule: d = amax/127, code = x*(1/d) rounded half away
  * from zero, d then rounded to f16. */

@@ -72,36 +72,7 @@ RG_MUST_CHECK rg_code rg_utf8_finish(rg_utf8_stream *s, rg_buf *out, rg_status *
 /* ---- chat --------------------------------------------------------------------------------------
  */
 
-typedef enum rg_role { RG_ROLE_SYSTEM, RG_ROLE_USER, RG_ROLE_ASSISTANT, RG_ROLE_TOOL } rg_role;
-
-typedef struct rg_tool_arg {
-    rg_str name;
-    rg_str value; /* raw text for strings, JSON text otherwise */
-    bool is_string;
-} rg_tool_arg;
-
-typedef struct rg_tool_call {
-    rg_str name;
-    const rg_tool_arg *args;
-    size_t n_args;
-} rg_tool_call;
-
-typedef struct rg_message {
-    rg_role role;
-    rg_str content;
-    rg_str reasoning; /* assistant; empty = none */
-    bool has_reasoning;
-    const rg_tool_call *calls; /* assistant */
-    size_t n_calls;
-} rg_message;
-
-typedef struct rg_chat_options {
-    bool add_generation_prompt;
-    bool enable_thinking;    /* default true */
-    bool preserve_thinking;  /* default true */
-    rg_str reasoning_effort; /* empty = the template's default */
-} rg_chat_options;
-
+/* Messages, tool calls and options are public types: regolith.h. */
 typedef struct rg_chat_template rg_chat_template;
 
 /* Recognises the family of a template text by structural markers and reads the sentences the family

@@ -2,7 +2,7 @@
 
 usage: auto_vs_ref.py REGOLITH bf16|q4 [WINDOWS]
 
-The text is cut into windows of 760 tokens, each with a fresh state; 3 are compared unless told
+The text is cut into windows of 760 tokens, each with a fresh state; all 23 are compared unless told
 otherwise (the whole text has 23). The first window is the text of the figures in act_rounding.tsv,
 which tell what ordinary 8-bit rounding of activations costs.
 """
@@ -30,7 +30,7 @@ def show(kl, same):
     return f'mean {kl.mean():.3e}, median {np.median(kl):.3e}, best token {100 * same.mean():.2f} %'
 
 
-def body(report, engine, kind, n_windows='3'):
+def body(report, engine, kind, n_windows='23'):
     if kind not in LIMITS:
         raise Failed(f'kind is {kind}, not bf16 or q4')
     model = demo_model(kind)

@@ -133,8 +133,7 @@ static void row_nvfp4(const uint8_t *b, uint32_t n, rg_codes *c) {
     }
 }
 
-/* ---- few-bit blocks over several activation blocks
- * ----------------------------------------------- */
+/* ---- few-bit blocks over several activation blocks ------------------------------------------ */
 
 static void row_q1_0(const uint8_t *b, uint32_t n, rg_codes *c) {
     for (uint32_t i = 0; i < n; i += 128, b += 18) {
@@ -183,8 +182,7 @@ static void row_tq1_0(const uint8_t *b, uint32_t n, rg_codes *c) {
     }
 }
 
-/* ---- K-quants
- * ------------------------------------------------------------------------------------ */
+/* ---- K-quants ------------------------------------------------------------------------------- */
 
 /* Twelve bytes hold eight 6-bit (scale, min) pairs. */
 static void pairs_6bit(const uint8_t *s, int sc[8], int mn[8]) {
@@ -281,8 +279,7 @@ static void row_q6_K(const uint8_t *b, uint32_t n, rg_codes *c) {
     }
 }
 
-/* ---- grids
- * --------------------------------------------------------------------------------------- */
+/* ---- grids ---------------------------------------------------------------------------------- */
 
 /* Eight values of a grid entry with the signs of mask bits, times s. */
 static void grid_8(uint64_t entry, uint32_t mask, int s, int16_t *q) {

@@ -1,0 +1,123 @@
+/* cli: flags, messages, progress. The only room that prints to standard output or ends the process.
+ *
+ * Exit codes: 0 ok, 1 failure, 2 usage. Errors are one line on standard error:
+ * "regolith: what failed: detail".
+ */
+#ifndef RG_CLI_H
+#define RG_CLI_H
+
+#include <stdio.h>
+
+#include "regolith.h"
+
+enum { CLI_OK = 0, CLI_FAILURE = 1, CLI_USAGE = 2 };
+
+/* Everything any command takes; a command reads the fields of the flags it accepts. */
+typedef struct cli_options {
+    /* model and engine */
+    const char *model;
+    int threads;
+    uint32_t ctx;
+    uint32_t chunk;
+    rg_kernel_set kernels;
+    rg_kv_type kv;
+    const char *chat_template;
+    bool no_mtp;
+    int verbose;
+    /* memory and reads */
+    uint64_t ram, arena;
+    uint32_t arena_experts;
+    bool mlock;
+    rg_io_backend io;
+    bool io_null;
+    rg_toggle direct, split;
+    int32_t lookahead;
+    uint32_t depth;
+    const char *faults;
+    /* input */
+    const char *prompt; /* -p */
+    const char *file;   /* -f */
+    const char *ids;    /* --ids */
+    bool raw;
+    const char *system;
+    bool no_think;
+    const char *effort;
+    /* output */
+    bool print_ids;
+    bool show_special;
+    bool json;
+    uint32_t n_predict;
+    bool ignore_eos;
+    const char *stop[32];
+    size_t n_stop;
+    rg_sampling_params sampling;
+    rg_logit_bias bias[64];
+    /* logits */
+    const char *out;
+    const char *ref;
+    uint32_t top;
+    bool hash;
+    uint32_t decode;
+    const char *dump;
+    const char *dump_ref;
+    double dump_tolerance;
+    /* tokenize */
+    bool decode_ids;
+    bool parse_special;
+    /* what is left behind the flags */
+    char **args;
+    int n_args;
+} cli_options;
+
+typedef struct cli_command {
+    const char *name;
+    const char *usage;   /* behind "regolith NAME " */
+    const char *summary; /* one line */
+    const char *flags;   /* letters of the flag groups it accepts, see flags.c */
+    int max_args;        /* words behind the flags */
+    int (*run)(const cli_options *opt);
+} cli_command;
+
+/* flags.c: parses the words behind the command name. Returns CLI_OK, or CLI_USAGE after saying why.
+ * `*help` is set when --help was asked for. */
+int cli_parse(const cli_command *command, int argc, char **argv, cli_options *out, bool *help);
+/* Prints the help of one command to standard output. */
+void cli_print_help(const cli_command *command);
+
+/* message.c */
+/* Prints "regolith: ..." and returns CLI_FAILURE. */
+int cli_fail(const rg_status *st);
+/* Prints "regolith: command: message" and returns CLI_USAGE. */
+int cli_usage(const char *command, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Progress on standard error, only on a terminal; erased when done. */
+void cli_progress(void *user, const char *what, uint64_t done, uint64_t total);
+void cli_progress_clear(void);
+/* Flushes standard output; CLI_FAILURE after saying so when something could not be written. */
+int cli_finish_output(void);
+
+/* input.c */
+/* Reads a whole file ("-" = standard input). Release with rg_release. */
+rg_code cli_read_file(const char *path, char **text, size_t *len, rg_status *st);
+/* Whitespace-separated decimals. */
+rg_code cli_read_ids(const char *path, int32_t **ids, size_t *n, rg_status *st);
+rg_code cli_parse_ids(const char *name, const char *text, int32_t **ids, size_t *n, rg_status *st);
+/* The engine as the flags want it. */
+rg_code cli_open_engine(const cli_options *opt, rg_engine **out, rg_status *st);
+/* The engine options that the flags stand for; borrows from them. */
+rg_engine_options cli_engine_options(const cli_options *opt);
+/* Ctrl-C cancels the running call of this session; NULL: it ends the process as usual. */
+void cli_cancel_on_interrupt(rg_session *session);
+
+/* profile.c */
+/* The "profile:" line on standard error. */
+void cli_print_profile(const rg_engine *engine, const rg_session *session);
+
+/* commands */
+int cli_run(const cli_options *opt);
+int cli_logits(const cli_options *opt);
+int cli_tokenize(const cli_options *opt);
+int cli_inspect(const cli_options *opt);
+int cli_ppl(const cli_options *opt);
+int cli_plan(const cli_options *opt);
+
+#endif

@@ -1,0 +1,429 @@
+/* Flags: one table for all commands. */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Groups: m model, e engine, i text input, I ids input, g generation, s sampling, l logits,
+ * t tokenize, j json, c chat, f file, x context. */
+typedef struct flag {
+    char group;
+    char letter; /* 0 = none */
+    const char *name;
+    const char *arg;  /* NULL = a switch */
+    const char *help; /* NULL = not shown */
+} flag;
+
+// clang-format off
+static const flag flags[] = {
+    {'m', 'm', "model", "FILE", "model file (GGUF; any part of a split model)"},
+    {'e', 0, "threads", "N", "compute threads (default: physical cores)"},
+    {'x', 0, "ctx", "N", "context in tokens"},
+    {'e', 0, "chunk", "N", "tokens of a prefill chunk (default 512)"},
+    {'e', 0, "kernels", "auto|ref", "8-bit activations, or the float reference (default auto)"},
+    {'e', 0, "kv", "f16|f32", "element type of the KV cache (default f16)"},
+    {'e', 0, "backend", "cpu", "where to compute"},
+    {'e', 0, "no-mtp", NULL, "leave the draft block out"},
+    {'e', 0, "ram", "SIZE", "memory for everything, e.g. 8G (default: what is free)"},
+    {'e', 0, "arena", "SIZE", "stream experts through an arena of this size"},
+    {'e', 0, "arena-experts", "N", "the same, in slots of the largest expert"},
+    {'e', 0, "mlock", NULL, "keep weights from being paged out"},
+    {'e', 0, "io", "auto|uring|pread|null", "how to read; null skips reads (wrong answers)"},
+    {'e', 0, "direct", "auto|on|off", "read past the page cache (default auto)"},
+    {'e', 0, "io-depth", "N", "reads in flight (default 32)"},
+    {'e', 0, "lookahead", "auto|off|N", "experts read ahead of a layer in decode (default auto)"},
+    {'e', 0, "split", "on|off", "compute what is there while the rest is read (default on)"},
+    {'e', 0, "faults", "SPEC", NULL},
+    {'m', 'v', "verbose", NULL, "log to standard error; twice for more"},
+    {'i', 'p', "prompt", "TEXT", "prompt"},
+    {'f', 'f', "file", "FILE", "read the text from a file (- = standard input)"},
+    {'I', 0, "ids", "FILE", "token ids, whitespace-separated decimals (- = standard input)"},
+    {'c', 0, "raw", NULL, "no chat template; special tokens in the text are parsed"},
+    {'c', 0, "system", "TEXT", "system message"},
+    {'c', 0, "no-think", NULL, "answer without a thinking part"},
+    {'c', 0, "reasoning-effort", "LEVEL", "as the model's template knows it (low, medium, xhigh)"},
+    {'c', 0, "chat-template", "NAME", "force a chat template family"},
+    {'g', 'n', "n-predict", "N", "tokens to generate at most (default: until the end)"},
+    {'g', 0, "ignore-eos", NULL, "end-of-generation tokens are ordinary tokens"},
+    {'g', 0, "stop", "TEXT", "end at this text (repeatable)"},
+    {'g', 0, "print-ids", NULL, "print generated ids on one line instead of text"},
+    {'g', 0, "show-special", NULL, "print control tokens as text"},
+    {'s', 0, "temp", "T", "temperature, 0 = greedy (default 0.8)"},
+    {'s', 0, "top-k", "K", "keep the K best tokens, 0 = off (default 40)"},
+    {'s', 0, "top-p", "P", "keep the best tokens of total probability P (default 0.95)"},
+    {'s', 0, "min-p", "P", "drop tokens below P x the best probability (default 0.05)"},
+    {'s', 0, "seed", "N", "seed of the draws (default 0)"},
+    {'s', 0, "repeat-penalty", "X", "divide the logits of repeated tokens (default 1 = off)"},
+    {'s', 0, "presence-penalty", "X", "subtract once from tokens seen (default 0)"},
+    {'s', 0, "frequency-penalty", "X", "subtract for each occurrence (default 0)"},
+    {'s', 0, "penalty-last-n", "N", "tokens the penalties see, -1 = all (default 64)"},
+    {'s', 0, "logit-bias", "ID=X", "add X to the logit of a token, -inf bans it (repeatable)"},
+    {'l', 0, "out", "FILE", "write logits as raw f32 [tokens][vocabulary]"},
+    {'l', 0, "top", "K", "print the K best tokens of each position"},
+    {'l', 0, "hash", NULL, "print the XXH3-128 hash of the logits"},
+    {'l', 0, "ref", "FILE", "compare with logits that --out wrote"},
+    {'l', 0, "decode", "N", "evaluate the last N tokens one at a time"},
+    {'l', 0, "dump", "DIR", "write the values inside every layer"},
+    {'l', 0, "dump-ref", "DIR", "name the first layer and tensor that differ from that dump"},
+    {'l', 0, "dump-tol", "X", "relative difference that --dump-ref lets pass (default 0)"},
+    {'t', 0, "decode", NULL, "ids to text"},
+    {'t', 0, "special", NULL, "parse special tokens in the text"},
+    {'j', 0, "json", NULL, "print figures as JSON"},
+    {'h', 'h', "help", NULL, "show this help"},
+};
+// clang-format on
+#define N_FLAGS (sizeof flags / sizeof flags[0])
+
+static bool accepts(const cli_command *c, const flag *f) {
+    return f->group == 'h' || strchr(c->flags, f->group) != NULL;
+}
+
+/* ---- values --------------------------------------------------------------------------------- */
+
+typedef struct value {
+    const char *command, *flag, *text;
+} value;
+
+static int bad(const value *v, const char *wanted) {
+    return cli_usage(v->command, "--%s %s: %s expected", v->flag, v->text, wanted);
+}
+
+static int parse_uint(const value *v, uint64_t max, uint64_t *out) {
+    char *end = NULL;
+    errno = 0;
+    const unsigned long long n = strtoull(v->text, &end, 10);
+    if (errno || end == v->text || *end || v->text[0] == '-' || n > max) {
+        char wanted[64];
+        snprintf(wanted, sizeof wanted, "a whole number up to %llu", (unsigned long long)max);
+        return bad(v, wanted);
+    }
+    *out = n;
+    return CLI_OK;
+}
+
+static int parse_u32(const value *v, uint32_t max, uint32_t *out) {
+    uint64_t n = 0;
+    const int rc = parse_uint(v, max, &n);
+    if (rc == CLI_OK) *out = (uint32_t)n;
+    return rc;
+}
+
+static int parse_int(const value *v, int32_t min, int32_t max, int32_t *out) {
+    char *end = NULL;
+    errno = 0;
+    const long n = strtol(v->text, &end, 10);
+    if (errno || end == v->text || *end || n < min || n > max) {
+        char wanted[64];
+        snprintf(wanted, sizeof wanted, "a whole number in %d..%d", min, max);
+        return bad(v, wanted);
+    }
+    *out = (int32_t)n;
+    return CLI_OK;
+}
+
+static int parse_double(const value *v, double *out) {
+    char *end = NULL;
+    const double x = strtod(v->text, &end);
+    if (end == v->text || *end || isnan(x)) return bad(v, "a number");
+    *out = x;
+    return CLI_OK;
+}
+
+static int parse_float(const value *v, float *out) {
+    double x = 0;
+    const int rc = parse_double(v, &x);
+    if (rc == CLI_OK) *out = (float)x;
+    return rc;
+}
+
+static int parse_choice(const value *v, const char *const words[], int n, int *out) {
+    for (int i = 0; i < n; i++) {
+        if (strcmp(v->text, words[i]) == 0) {
+            *out = i;
+            return CLI_OK;
+        }
+    }
+    char wanted[96] = "";
+    for (int i = 0; i < n; i++) {
+        const size_t len = strlen(wanted);
+        snprintf(wanted + len, sizeof wanted - len, "%s%s", i ? " or " : "", words[i]);
+    }
+    return bad(v, wanted);
+}
+
+static int parse_bias(const value *v, cli_options *o) {
+    char *end = NULL;
+    const long id = strtol(v->text, &end, 10);
+    if (end == v->text || *end != '=' || id < 0 || id > INT32_MAX) return bad(v, "ID=BIAS");
+    const value rest = {v->command, v->flag, end + 1};
+    rg_logit_bias *b = &o->bias[o->sampling.n_logit_bias];
+    if (o->sampling.n_logit_bias == sizeof o->bias / sizeof o->bias[0]) {
+        return cli_usage(v->command, "--%s is given more than %zu times", v->flag,
+                         sizeof o->bias / sizeof o->bias[0]);
+    }
+    b->id = (int32_t)id;
+    const int rc = parse_float(&rest, &b->bias);
+    if (rc == CLI_OK) o->sampling.n_logit_bias++;
+    return rc;
+}
+
+/* A number with K, M or G (powers of 1024); fractions allowed: 6.5G. */
+static int parse_size(const value *v, uint64_t *out) {
+    char *end = NULL;
+    double x = strtod(v->text, &end);
+    if (end == v->text || !(x > 0)) return bad(v, "a size such as 512M or 6.5G");
+    if (*end == 'K' || *end == 'k') {
+        x *= 0x1p10;
+        end++;
+    } else if (*end == 'M' || *end == 'm') {
+        x *= 0x1p20;
+        end++;
+    } else if (*end == 'G' || *end == 'g') {
+        x *= 0x1p30;
+        end++;
+    }
+    if (*end || x >= 0x1p60) return bad(v, "a size such as 512M or 6.5G");
+    *out = (uint64_t)x;
+    return CLI_OK;
+}
+
+/* auto, off, or a number of experts. */
+static int parse_lookahead(const value *v, int32_t *out) {
+    *out = 0;
+    if (strcmp(v->text, "auto") == 0) return CLI_OK;
+    if (strcmp(v->text, "off") == 0) {
+        *out = -1;
+        return CLI_OK;
+    }
+    const int rc = parse_int(v, 0, 32, out);
+    if (rc == CLI_OK && *out == 0) *out = -1;
+    return rc;
+}
+
+static int add_stop(const value *v, cli_options *o) {
+    if (o->n_stop == sizeof o->stop / sizeof o->stop[0]) {
+        return cli_usage(v->command, "--%s is given more than %zu times", v->flag,
+                         sizeof o->stop / sizeof o->stop[0]);
+    }
+    o->stop[o->n_stop++] = v->text;
+    return CLI_OK;
+}
+
+/* ---- assignment ----------------------------------------------------------------------------- */
+
+static bool is(const flag *f, const char *name) {
+    return strcmp(f->name, name) == 0;
+}
+
+/* Switches and plain strings; true when the flag was one. */
+static bool set_plain(const flag *f, const char *text, cli_options *o) {
+    const struct {
+        const char *name;
+        bool *on;
+    } switches[] = {{"no-mtp", &o->no_mtp},       {"raw", &o->raw},
+                    {"no-think", &o->no_think},   {"ignore-eos", &o->ignore_eos},
+                    {"print-ids", &o->print_ids}, {"show-special", &o->show_special},
+                    {"hash", &o->hash},           {"special", &o->parse_special},
+                    {"json", &o->json},           {"mlock", &o->mlock}};
+    const struct {
+        const char *name;
+        const char **to;
+    } strings[] = {{"model", &o->model},       {"prompt", &o->prompt},
+                   {"file", &o->file},         {"ids", &o->ids},
+                   {"system", &o->system},     {"reasoning-effort", &o->effort},
+                   {"out", &o->out},           {"chat-template", &o->chat_template},
+                   {"ref", &o->ref},           {"dump", &o->dump},
+                   {"dump-ref", &o->dump_ref}, {"faults", &o->faults}};
+    for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) {
+        if (is(f, switches[i].name)) {
+            *switches[i].on = true;
+            return true;
+        }
+    }
+    for (size_t i = 0; i < sizeof strings / sizeof strings[0]; i++) {
+        if (is(f, strings[i].name)) {
+            *strings[i].to = text;
+            return true;
+        }
+    }
+    return false;
+}
+
+static int set_sampling(const flag *f, const value *v, cli_options *o) {
+    rg_sampling_params *s = &o->sampling;
+    if (is(f, "temp")) return parse_float(v, &s->temperature);
+    if (is(f, "top-k")) return parse_int(v, 0, INT32_MAX, &s->top_k);
+    if (is(f, "top-p")) return parse_float(v, &s->top_p);
+    if (is(f, "min-p")) return parse_float(v, &s->min_p);
+    if (is(f, "seed")) return parse_uint(v, UINT64_MAX, &s->seed);
+    if (is(f, "repeat-penalty")) return parse_float(v, &s->repeat_penalty);
+    if (is(f, "presence-penalty")) return parse_float(v, &s->presence_penalty);
+    if (is(f, "frequency-penalty")) return parse_float(v, &s->frequency_penalty);
+    if (is(f, "penalty-last-n")) return parse_int(v, -1, INT32_MAX, &s->penalty_last_n);
+    return parse_bias(v, o);
+}
+
+static int parse_toggle(const value *v, rg_toggle *out) {
+    static const char *const words[] = {"auto", "on", "off"};
+    int choice = 0;
+    const int rc = parse_choice(v, words, 3, &choice);
+    if (rc == CLI_OK) *out = (rg_toggle)choice;
+    return rc;
+}
+
+static int parse_io(const value *v, cli_options *o) {
+    static const char *const words[] = {"auto", "uring", "pread", "null"};
+    int choice = 0;
+    const int rc = parse_choice(v, words, 4, &choice);
+    if (rc != CLI_OK) return rc;
+    o->io_null = choice == 3;
+    o->io = choice == 3 ? RG_IO_AUTO : (rg_io_backend)choice;
+    return CLI_OK;
+}
+
+/* Memory and reads; false when the flag is none of them. */
+static bool set_memory(const flag *f, const value *v, cli_options *o, int *rc) {
+    if (is(f, "ram")) {
+        *rc = parse_size(v, &o->ram);
+    } else if (is(f, "arena")) {
+        *rc = parse_size(v, &o->arena);
+    } else if (is(f, "arena-experts")) {
+        *rc = parse_u32(v, 1u << 20, &o->arena_experts);
+    } else if (is(f, "io")) {
+        *rc = parse_io(v, o);
+    } else if (is(f, "direct")) {
+        *rc = parse_toggle(v, &o->direct);
+    } else if (is(f, "split")) {
+        *rc = parse_toggle(v, &o->split);
+    } else if (is(f, "lookahead")) {
+        *rc = parse_lookahead(v, &o->lookahead);
+    } else if (is(f, "io-depth")) {
+        *rc = parse_u32(v, 256, &o->depth);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static int set_value(const flag *f, const value *v, cli_options *o) {
+    static const char *const kernels[] = {"auto", "ref"}, *const kv[] = {"f16", "f32"};
+    static const char *const backends[] = {"cpu"};
+    int choice = 0, rc = CLI_OK;
+    if (set_plain(f, v->text, o)) return CLI_OK;
+    if (f->group == 's') return set_sampling(f, v, o);
+    if (set_memory(f, v, o, &rc)) return rc;
+    if (is(f, "verbose")) {
+        o->verbose++;
+    } else if (is(f, "threads")) {
+        rc = parse_int(v, 1, 256, &o->threads);
+    } else if (is(f, "ctx")) {
+        rc = parse_u32(v, INT32_MAX, &o->ctx);
+    } else if (is(f, "chunk")) {
+        rc = parse_u32(v, INT32_MAX, &o->chunk);
+    } else if (is(f, "kernels")) {
+        rc = parse_choice(v, kernels, 2, &choice);
+        o->kernels = choice ? RG_KERNELS_REF : RG_KERNELS_AUTO;
+    } else if (is(f, "kv")) {
+        rc = parse_choice(v, kv, 2, &choice);
+        o->kv = choice ? RG_KV_F32 : RG_KV_F16;
+    } else if (is(f, "backend")) {
+        rc = parse_choice(v, backends, 1, &choice);
+    } else if (is(f, "n-predict")) {
+        rc = parse_u32(v, INT32_MAX, &o->n_predict);
+    } else if (is(f, "stop")) {
+        rc = add_stop(v, o);
+    } else if (is(f, "top")) {
+        rc = parse_u32(v, 1000, &o->top);
+    } else if (is(f, "decode") && f->arg) {
+        rc = parse_u32(v, INT32_MAX, &o->decode);
+    } else if (is(f, "decode")) {
+        o->decode_ids = true;
+    } else if (is(f, "dump-tol")) {
+        rc = parse_double(v, &o->dump_tolerance);
+    }
+    return rc;
+}
+
+/* ---- parsing -------------------------------------------------------------------------------- */
+
+static const flag *flag_of(const cli_command *c, int letter) {
+    for (size_t i = 0; i < N_FLAGS; i++) {
+        if (flags[i].letter == letter && accepts(c, &flags[i])) return &flags[i];
+    }
+    return NULL;
+}
+
+static int reject(const cli_command *c, int got, int optopt_value, const char *word) {
+    if (got == ':') return cli_usage(c->name, "%s needs a value", word);
+    if (optopt_value && flag_of(c, optopt_value)) {
+        return cli_usage(c->name, "%s takes no value", word);
+    }
+    return cli_usage(c->name, "unknown option %s (see regolith %s --help)", word, c->name);
+}
+
+int cli_parse(const cli_command *c, int argc, char **argv, cli_options *o, bool *help) {
+    struct option longs[N_FLAGS + 1] = {{0}};
+    const flag *by_long[N_FLAGS];
+    char shorts[2 * N_FLAGS + 2] = ":";
+    int n = 0;
+    for (size_t i = 0; i < N_FLAGS; i++) {
+        const flag *f = &flags[i];
+        if (!accepts(c, f)) continue;
+        longs[n].name = f->name;
+        longs[n].has_arg = f->arg ? required_argument : no_argument;
+        longs[n].val = 0;
+        by_long[n++] = f;
+        if (!f->letter) continue;
+        const size_t len = strlen(shorts);
+        shorts[len] = f->letter;
+        if (f->arg) shorts[len + 1] = ':';
+    }
+    *o = (cli_options){.sampling = rg_sampling_defaults()};
+    *help = false;
+    opterr = 0;
+    optind = 1;
+    for (;;) {
+        int index = 0;
+        const int at = optind;
+        const int got = getopt_long(argc, argv, shorts, longs, &index);
+        if (got == -1) break;
+        if (got == '?' || got == ':') {
+            return reject(c, got, optopt, argv[at < argc ? at : argc - 1]);
+        }
+        const flag *f = got == 0 ? by_long[index] : flag_of(c, got);
+        if (!f) return reject(c, got, 0, argv[at < argc ? at : argc - 1]);
+        if (f->group == 'h') {
+            *help = true;
+            return CLI_OK;
+        }
+        const value v = {c->name, f->name, optarg ? optarg : ""};
+        const int rc = set_value(f, &v, o);
+        if (rc != CLI_OK) return rc;
+    }
+    o->args = argv + optind;
+    o->n_args = argc - optind;
+    o->sampling.logit_bias = o->bias;
+    if (o->n_args > c->max_args) {
+        return cli_usage(c->name, "unexpected word %s", o->args[c->max_args]);
+    }
+    return CLI_OK;
+}
+
+void cli_print_help(const cli_command *c) {
+    printf("regolith %s %s\n\n%s\n\n", c->name, c->usage, c->summary);
+    for (size_t i = 0; i < N_FLAGS; i++) {
+        const flag *f = &flags[i];
+        if (!accepts(c, f) || !f->help) continue;
+        char left[64];
+        if (f->letter) {
+            snprintf(left, sizeof left, "-%c, --%s %s", f->letter, f->name, f->arg ? f->arg : "");
+        } else {
+            snprintf(left, sizeof left, "    --%s %s", f->name, f->arg ? f->arg : "");
+        }
+        printf("  %-32s %s\n", left, f->help);
+    }
+}

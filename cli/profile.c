@@ -1,0 +1,37 @@
+#include "cli/cli.h"
+
+static double rate(uint64_t tokens, double ms) {
+    return ms > 0 ? 1e3 * (double)tokens / ms : 0;
+}
+
+/* Experts and the drive; only when something streams. */
+static void print_stream(const rg_engine_info *info, const rg_engine_meters *m) {
+    const double wanted = (double)(m->hits + m->misses);
+    fprintf(stderr,
+            "stream: %s, arena %.1f MiB (peak %.1f), hits %.1f %% of %.0f, late %llu, read ahead "
+            "%llu useful %llu wasted, %.1f MiB read at %.2f GB/s, %llu retries\n",
+            info->io_backend, (double)info->arena_bytes / 0x1p20,
+            (double)m->arena_peak_bytes / 0x1p20, wanted > 0 ? 100 * (double)m->hits / wanted : 0.0,
+            wanted, (unsigned long long)m->late, (unsigned long long)m->readahead_useful,
+            (unsigned long long)m->readahead_wasted, (double)m->read_bytes / 0x1p20, m->drive_gb_s,
+            (unsigned long long)m->retries);
+}
+
+void cli_print_profile(const rg_engine *engine, const rg_session *session) {
+    rg_engine_info info;
+    rg_session_stats s;
+    rg_engine_meters m;
+    rg_engine_get_info(engine, &info);
+    rg_session_get_stats(session, &s);
+    rg_engine_get_meters(engine, &m);
+    if (info.arena_bytes) print_stream(&info, &m);
+    fprintf(stderr,
+            "profile: load %.0f ms, prefill %llu tokens %.1f tok/s, first token %.0f ms, decode "
+            "%llu tokens %.1f tok/s; compute %.0f ms, wait %.0f ms, host %.1f ms; %d threads %s, "
+            "weights %.1f MiB, state %.1f MiB, peak %.1f MiB, %llu major faults\n",
+            info.load_ms, (unsigned long long)s.prefill_tokens,
+            rate(s.prefill_tokens, s.prefill_ms), s.ttft_ms, (unsigned long long)s.decode_tokens,
+            rate(s.decode_tokens, s.decode_ms), m.compute_ms, m.wait_ms, m.host_ms, info.n_threads,
+            info.cpu_level, (double)info.weight_bytes / 0x1p20, (double)s.state_bytes / 0x1p20,
+            (double)m.rss_peak_bytes / 0x1p20, (unsigned long long)m.major_faults);
+}

@@ -1,0 +1,46 @@
+/* api: what include/regolith.h promises, by joining engine and text. No logic of its own. */
+#ifndef RG_API_ROOM_H
+#define RG_API_ROOM_H
+
+#include "engine/engine.h"
+#include "text/text.h"
+
+#define RG_CTX_DEFAULT 4096u
+
+struct rg_vocab {
+    rg_gguf *gguf;
+    rg_tokenizer *tokenizer;
+};
+
+struct rg_engine {
+    rg_vocab vocab;
+    rg_model *model;
+    rg_chat_template *chat; /* NULL: chat_status says why */
+    rg_status chat_status;
+    rg_core *core;
+    rg_cpu_level level;
+    rg_plan plan;
+    rg_seq_options planned; /* the session the plan makes room for */
+    double load_ms;
+    double host_ms;        /* of all sessions: sampling, text */
+    uint64_t major_faults; /* when the engine was open */
+};
+
+struct rg_session {
+    rg_engine *engine;
+    rg_seq *seq;
+    float *logits; /* [n_vocab] of the last evaluated token */
+    bool has_logits;
+    int32_t pending; /* chosen, not evaluated; -1 = none */
+    atomic_bool cancel;
+    rg_dump *dump;    /* NULL = none */
+    rg_buf raw, text; /* bytes of a token; whole characters */
+    rg_buf shown;     /* behind the stop matcher */
+    rg_session_stats stats;
+    uint64_t first_ns; /* of the first eval, 0 before */
+};
+
+/* Evaluates the chosen token that the last generation left, if there is one. */
+rg_code rg_session_eval_pending(rg_session *s, rg_status *st);
+
+#endif

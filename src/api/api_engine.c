@@ -1,0 +1,271 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "api/api.h"
+
+/* Program, libraries and stacks, as measured. */
+#define RG_PROGRAM_BYTES ((uint64_t)12 << 20)
+
+/* A file without a template, or with an unknown one, still completes raw text: the reason waits
+ * until a conversation is to be rendered. */
+static void find_template(rg_engine *e, const char *name) {
+    rg_str text = {0};
+    if (rg_gguf_find(e->vocab.gguf, "tokenizer.chat_template")) {
+        if (rg_gguf_get_str(e->vocab.gguf, "tokenizer.chat_template", &text, &e->chat_status) !=
+            RG_OK) {
+            return;
+        }
+    } else if (!name) {
+        rg_fail(&e->chat_status, RG_UNSUPPORTED,
+                "the model file has no chat template; name one with --chat-template");
+        return;
+    }
+    if (rg_chat_template_create(&e->chat, text, name, &e->chat_status) != RG_OK) e->chat = NULL;
+}
+
+static uint32_t default_ctx(const rg_model *m, uint32_t asked) {
+    if (asked) return asked;
+    return m->hp.n_ctx_train < RG_CTX_DEFAULT ? m->hp.n_ctx_train : RG_CTX_DEFAULT;
+}
+
+static rg_code make_plan(rg_plan *plan, const rg_model *m, const rg_engine_options *opt,
+                         rg_status *st) {
+    const rg_plan_request req = {.ram_bytes = opt->ram_bytes,
+                                 .arena_bytes = opt->arena_bytes,
+                                 .arena_experts = opt->arena_experts,
+                                 .host_bytes = rg_alloc_live_bytes() + RG_PROGRAM_BYTES,
+                                 .chunk = opt->chunk,
+                                 .n_ctx = default_ctx(m, opt->n_ctx),
+                                 .kv = opt->kv,
+                                 .mtp = opt->plan_mtp && m->hp.n_mtp,
+                                 .n_threads = opt->n_threads ? opt->n_threads : rg_cpu_count()};
+    return rg_plan_make(plan, m, &req, st);
+}
+
+/* "seed=1,eio=2,..." */
+static rg_code parse_faults(const char *text, rg_stream_faults *f, rg_status *st) {
+    const struct {
+        const char *name;
+        uint32_t *to;
+    } words[] = {{"eio", &f->eio_permille},      {"short", &f->short_permille},
+                 {"flip", &f->flip_permille},    {"stall", &f->stall_permille},
+                 {"stall_ms", &f->stall_ms_max}, {"burst", &f->eio_burst}};
+    *f = (rg_stream_faults){.seed = 1, .stall_ms_max = 50};
+    for (const char *at = text; *at;) {
+        char name[16];
+        unsigned long long value = 0;
+        int used = 0;
+        if (sscanf(at, "%15[a-z_]=%llu%n", name, &value, &used) != 2) {
+            return rg_fail(st, RG_INVALID, "faults: \"%s\" is not name=number", at);
+        }
+        bool known = strcmp(name, "seed") == 0;
+        if (known) f->seed = value;
+        for (size_t i = 0; i < RG_ARRAY_LEN(words); i++) {
+            if (strcmp(name, words[i].name) != 0) continue;
+            *words[i].to = (uint32_t)value;
+            known = true;
+        }
+        if (!known) return rg_fail(st, RG_INVALID, "faults: unknown name %s", name);
+        at += used;
+        if (*at == ',') at++;
+    }
+    return RG_OK;
+}
+
+static rg_code open_core(rg_engine *e, const rg_engine_options *opt, rg_status *st) {
+    static const rg_stream_backend backends[] = {RG_STREAM_AUTO, RG_STREAM_URING, RG_STREAM_PREAD};
+    static const rg_stream_direct directs[] = {RG_DIRECT_AUTO, RG_DIRECT_ON, RG_DIRECT_OFF};
+    rg_stream_faults faults;
+    if (opt->faults) RG_TRY(parse_faults(opt->faults, &faults, st));
+    RG_TRY(make_plan(&e->plan, e->model, opt, st));
+    e->planned = (rg_seq_options){.n_ctx = e->plan.n_ctx, .kv = opt->kv, .mtp = opt->plan_mtp};
+    const int32_t lookahead = opt->lookahead == 0 ? -1 : opt->lookahead < 0 ? 0 : opt->lookahead;
+    const rg_core_options core_opt = {.n_threads = opt->n_threads,
+                                      .level = e->level,
+                                      .kernels = opt->kernels,
+                                      .chunk = e->plan.chunk,
+                                      .arena_bytes = e->plan.resident ? 0 : e->plan.arena_bytes,
+                                      .split_off = opt->split == RG_OFF,
+                                      .lock_memory = opt->lock_memory,
+                                      .io = {.backend = backends[opt->io],
+                                             .direct = directs[opt->direct],
+                                             .depth = opt->depth,
+                                             .lookahead = lookahead,
+                                             .null_reads = opt->io_null,
+                                             .faults = opt->faults ? &faults : NULL},
+                                      .progress = opt->progress,
+                                      .progress_user = opt->progress_user};
+    const rg_code rc = rg_core_create(&e->core, e->vocab.gguf, e->model, &core_opt, st);
+    return rc == RG_OK ? RG_OK : rg_context(st, rc, "%s", opt->model_path);
+}
+
+static rg_code open_parts(rg_engine *e, const rg_engine_options *opt, rg_status *st) {
+    RG_TRY(rg_cpu_level_pick(&e->level, opt->cpu_level, st));
+    RG_TRY(rg_gguf_open(&e->vocab.gguf, opt->model_path, st));
+    const rg_model_options model_opt = {.no_mtp = opt->no_mtp};
+    rg_code rc = rg_model_create(&e->model, e->vocab.gguf, &model_opt, st);
+    if (rc == RG_OK) rc = rg_tokenizer_create(&e->vocab.tokenizer, e->vocab.gguf, st);
+    if (rc != RG_OK) return rg_context(st, rc, "%s", opt->model_path);
+    find_template(e, opt->chat_template);
+    if (opt->chat_template && !e->chat) {
+        if (st && st->code == RG_OK) *st = e->chat_status;
+        return e->chat_status.code;
+    }
+    return open_core(e, opt, st);
+}
+
+rg_code rg_engine_open(rg_engine **out, const rg_engine_options *opt, rg_status *st) {
+    *out = NULL;
+    if (!opt->model_path || !opt->model_path[0]) {
+        return rg_fail(st, RG_INVALID, "no model file was named");
+    }
+    const uint64_t begin = rg_now_ns();
+    rg_engine *e = rg_alloc(1, sizeof *e, st);
+    if (!e) return RG_NOMEM;
+    const rg_code rc = open_parts(e, opt, st);
+    if (rc != RG_OK) {
+        rg_engine_close(e);
+        return rc;
+    }
+    e->load_ms = (double)(rg_now_ns() - begin) * 1e-6;
+    e->major_faults = rg_major_faults();
+    *out = e;
+    return RG_OK;
+}
+
+void rg_engine_close(rg_engine *e) {
+    if (!e) return;
+    rg_core_destroy(e->core);
+    rg_chat_template_destroy(e->chat);
+    rg_tokenizer_destroy(e->vocab.tokenizer);
+    rg_model_destroy(e->model);
+    rg_gguf_close(e->vocab.gguf);
+    rg_free(e);
+}
+
+void rg_engine_get_info(const rg_engine *e, rg_engine_info *out) {
+    const rg_hparams *hp = &e->model->hp;
+    *out = (rg_engine_info){.arch = "qwen4exp",
+                            .cpu_level = rg_cpu_level_name(e->level),
+                            .n_vocab = hp->n_vocab,
+                            .n_ctx_train = hp->n_ctx_train,
+                            .n_layer = hp->n_layer,
+                            .n_embd = hp->n_embd,
+                            .n_expert = hp->n_expert,
+                            .n_expert_used = hp->n_expert_used,
+                            .has_mtp = hp->n_mtp > 0,
+                            .n_threads = rg_core_threads(e->core),
+                            .chunk = rg_core_chunk(e->core),
+                            .weight_bytes = rg_core_weight_bytes(e->core),
+                            .scratch_bytes = rg_core_scratch_bytes(e->core),
+                            .budget_bytes = e->plan.budget_bytes,
+                            .arena_bytes = e->plan.resident ? 0 : e->plan.arena_bytes,
+                            .io_backend = "",
+                            .load_ms = e->load_ms};
+    const rg_stream *stream = rg_core_stream(e->core);
+    if (stream) out->io_backend = rg_stream_backend_name(stream);
+}
+
+static rg_code print_plan(const rg_plan *plan, char **text, rg_status *st) {
+    *text = NULL;
+    rg_buf b;
+    rg_buf_init(&b, 0);
+    const rg_code rc = rg_plan_print(plan, &b, st);
+    if (rc == RG_OK) {
+        *text = b.data;
+    } else {
+        rg_buf_deinit(&b);
+    }
+    return rc;
+}
+
+rg_code rg_engine_print_plan(const rg_engine *e, char **text, rg_status *st) {
+    return print_plan(&e->plan, text, st);
+}
+
+rg_code rg_plan_for(const rg_engine_options *opt, char **text, rg_status *st) {
+    *text = NULL;
+    rg_vocab *vocab = NULL;
+    rg_model *model = NULL;
+    rg_plan plan;
+    const rg_model_options model_opt = {.no_mtp = opt->no_mtp};
+    rg_code rc = rg_vocab_open(&vocab, opt->model_path, st);
+    if (rc == RG_OK) rc = rg_model_create(&model, vocab->gguf, &model_opt, st);
+    if (rc == RG_OK) rc = make_plan(&plan, model, opt, st);
+    if (rc == RG_OK) rc = print_plan(&plan, text, st);
+    rg_model_destroy(model);
+    rg_vocab_close(vocab);
+    return rc;
+}
+
+static uint64_t sum(const uint64_t *x, size_t n) {
+    uint64_t total = 0;
+    for (size_t i = 0; i < n; i++)
+        total += x[i];
+    return total;
+}
+
+void rg_engine_get_meters(const rg_engine *e, rg_engine_meters *out) {
+    const rg_core_times t = rg_core_get_times(e->core);
+    rg_stream_meters m = {0};
+    if (rg_core_stream(e->core)) rg_stream_meters_get(rg_core_stream(e->core), &m);
+    const double wait_ms = (double)m.wait_ns * 1e-6, window_ms = (double)t.window_ns * 1e-6;
+    *out = (rg_engine_meters){
+        .hits = m.hits,
+        .misses = m.misses,
+        .late = m.late,
+        .readahead_useful = sum(m.ahead_useful, RG_STREAM_RANKS) + m.ahead_useful_prefill,
+        .readahead_wasted = sum(m.ahead_wasted, RG_STREAM_RANKS) + m.ahead_wasted_prefill,
+        .read_bytes = m.read_bytes,
+        .wasted_bytes = m.wasted_bytes,
+        .drive_gb_s = m.busy_ns ? (double)m.read_bytes / (double)m.busy_ns : 0.0,
+        .total_ms = window_ms + e->host_ms,
+        .compute_ms = window_ms - wait_ms,
+        .wait_ms = wait_ms,
+        .host_ms = e->host_ms,
+        .embed_ms = (double)t.embed_ns * 1e-6,
+        .ple_ms = (double)t.ple_ns * 1e-6,
+        .plan_ms = (double)t.plan_ns * 1e-6,
+        .sample_ms = e->host_ms,
+        .arena_peak_bytes = m.arena_peak_bytes,
+        .rss_peak_bytes = rg_rss_peak_bytes(),
+        .retries = m.retries,
+        .read_errors = m.read_errors,
+        .evictions = m.evictions,
+        .waves = m.waves,
+        .major_faults = rg_major_faults() - e->major_faults};
+}
+
+const rg_vocab *rg_engine_vocab(const rg_engine *e) {
+    return &e->vocab;
+}
+
+rg_code rg_engine_tokenize(const rg_engine *e, const char *text, size_t len, bool parse_special,
+                           int32_t **ids, size_t *n_ids, rg_status *st) {
+    return rg_vocab_tokenize(&e->vocab, text, len, parse_special, ids, n_ids, st);
+}
+
+rg_code rg_engine_render_chat(const rg_engine *e, const rg_message *messages, size_t n_messages,
+                              const rg_str *tools_json, size_t n_tools,
+                              const rg_chat_options *options, char **text, size_t *len,
+                              rg_status *st) {
+    *text = NULL;
+    *len = 0;
+    if (!e->chat) {
+        if (st && st->code == RG_OK) *st = e->chat_status;
+        return e->chat_status.code;
+    }
+    rg_buf b;
+    rg_buf_init(&b, RG_TEXT_INPUT_MAX);
+    rg_code rc = rg_buf_append(&b, "", 0, st);
+    if (rc == RG_OK) {
+        rc = rg_chat_render(e->chat, messages, n_messages, tools_json, n_tools, options, &b, st);
+    }
+    if (rc != RG_OK) {
+        rg_buf_deinit(&b);
+        return rc;
+    }
+    *text = b.data;
+    *len = b.len;
+    return RG_OK;
+}

@@ -1,0 +1,194 @@
+/* Experts out of the stream: what a group is, parts of an expert, guesses, recency.
+ *
+ * Group = layer (the draft block is the last one), item = expert; up to three parts: gate, up,
+ * down, or a fused gate_up and down.
+ */
+#include <string.h>
+
+#include "engine/core.h"
+
+#define GUESSES_MAX 16u /* ranks guessed in a decode window */
+#define DECODE_ROWS 8u  /* windows of up to this many rows are decode windows */
+
+rg_stream_mode rg_experts_mode(uint32_t T) {
+    return T <= DECODE_ROWS ? RG_MODE_DECODE : RG_MODE_PREFILL;
+}
+
+static rg_stream_extent extent_of(const rg_tensor *t, uint32_t n_expert) {
+    const uint64_t bytes = t->size_bytes / n_expert;
+    return (rg_stream_extent){
+        .file = t->file, .bytes = (uint32_t)bytes, .offset = t->offset, .stride = bytes};
+}
+
+void rg_experts_groups(const rg_model *m, rg_stream_group *groups) {
+    for (uint32_t i = 0; i < m->hp.n_layer + m->hp.n_mtp; i++) {
+        const rg_moe_desc *d = i < m->hp.n_layer ? &m->layers[i].moe : &m->mtp.layer.moe;
+        rg_stream_group *g = &groups[i];
+        *g = (rg_stream_group){.n_item = m->hp.n_expert};
+        g->extents[g->n_extent++] = extent_of(d->gate_up ? d->gate_up : d->gate, g->n_item);
+        if (!d->gate_up) g->extents[g->n_extent++] = extent_of(d->up, g->n_item);
+        g->extents[g->n_extent++] = extent_of(d->down, g->n_item);
+    }
+}
+
+rg_code rg_experts_layout(rg_stream_layout *out, const rg_model *m, rg_status *st) {
+    const uint32_t n = m->hp.n_layer + m->hp.n_mtp;
+    rg_stream_group *groups = rg_alloc(n, sizeof *groups, st);
+    if (!groups) return RG_NOMEM;
+    rg_experts_groups(m, groups);
+    const rg_code rc = rg_stream_layout_of(out, groups, n, st);
+    rg_free(groups);
+    return rc;
+}
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+static rg_code check_arena(const rg_core *core, rg_status *st) {
+    rg_stream_layout layout;
+    RG_TRY(rg_experts_layout(&layout, core->model, st));
+    const uint64_t least = rg_stream_min_bytes(&layout, core->hp->n_expert_used);
+    if (core->opt.arena_bytes >= least) return RG_OK;
+    return rg_fail(st, RG_INVALID,
+                   "an arena of %llu bytes is too small: %u experts of %llu bytes take %llu",
+                   (unsigned long long)core->opt.arena_bytes, core->hp->n_expert_used + 1,
+                   (unsigned long long)layout.slot_bytes_max, (unsigned long long)least);
+}
+
+static rg_code open_stream(rg_core *core, rg_stream_group *groups, const char **paths,
+                           rg_status *st) {
+    rg_stream_options o = core->opt.io;
+    o.n_file = rg_gguf_file_count(core->gguf);
+    for (uint32_t i = 0; i < o.n_file; i++)
+        paths[i] = rg_gguf_file_path(core->gguf, i);
+    rg_experts_groups(core->model, groups);
+    o.paths = paths;
+    o.groups = groups;
+    o.n_group = core->hp->n_layer + core->hp->n_mtp;
+    o.group_noun = "layer";
+    o.item_noun = "expert";
+    o.budget_bytes = core->opt.arena_bytes;
+    return rg_stream_create(&core->stream, &o, st);
+}
+
+rg_code rg_experts_open(rg_core *core, rg_status *st) {
+    RG_TRY(check_arena(core, st));
+    const size_t n_group = core->hp->n_layer + core->hp->n_mtp;
+    const size_t pairs = (size_t)core->chunk * core->hp->n_expert_used;
+    rg_stream_group *groups = rg_alloc(n_group, sizeof *groups, st);
+    const char **paths = rg_alloc(rg_gguf_file_count(core->gguf), sizeof *paths, st);
+    core->routes = rg_alloc(n_group * pairs, sizeof *core->routes, st);
+    core->touched = rg_alloc(n_group * pairs, sizeof *core->touched, st);
+    core->route_rows = rg_alloc(n_group, sizeof *core->route_rows, st);
+    rg_code rc = RG_NOMEM;
+    if (groups && paths && core->routes && core->touched && core->route_rows) {
+        rc = open_stream(core, groups, paths, st);
+    }
+    rg_free(groups);
+    rg_free(paths);
+    return rc;
+}
+
+void rg_experts_close(rg_core *core) {
+    rg_stream_destroy(core->stream);
+    core->stream = NULL;
+    rg_free(core->routes);
+    rg_free(core->touched);
+    rg_free(core->route_rows);
+}
+
+rg_expert_bytes rg_experts_at(const rg_core *core, const rg_moe_weights *w, uint32_t layer,
+                              uint32_t expert) {
+    rg_expert_bytes b = {.expert = expert};
+    if (!core->stream) {
+        b.gate = w->gate.mat.data + expert * w->gate.stride;
+        b.up = w->up.mat.data + expert * w->up.stride;
+        b.down = w->down.mat.data + expert * w->down.stride;
+        return b;
+    }
+    const uint32_t item = rg_stream_item(core->stream, layer, expert);
+    uint32_t part = 0;
+    b.gate = rg_stream_payload(core->stream, item, part++);
+    b.up = w->up_offset ? b.gate + w->up_offset : rg_stream_payload(core->stream, item, part++);
+    b.down = rg_stream_payload(core->stream, item, part);
+    return b;
+}
+
+/* ---- recency -------------------------------------------------------------------------------- */
+
+void rg_experts_record(rg_core *core, uint32_t layer, uint32_t T) {
+    const size_t pairs = (size_t)core->chunk * core->hp->n_expert_used;
+    const size_t n = (size_t)T * core->hp->n_expert_used;
+    const uint32_t base = rg_stream_item(core->stream, layer, 0);
+    uint32_t *to = core->routes + layer * pairs;
+    for (size_t i = 0; i < n; i++)
+        to[i] = base + core->s.expert_ids[i];
+    core->route_rows[layer] = T;
+}
+
+void rg_experts_touch(rg_core *core, bool failed) {
+    const size_t pairs = (size_t)core->chunk * core->hp->n_expert_used;
+    const uint32_t n_group = core->hp->n_layer + core->hp->n_mtp;
+    size_t n = 0;
+    for (uint32_t g = 0; g < n_group; g++) {
+        const size_t rows = failed ? 0 : (size_t)core->route_rows[g] * core->hp->n_expert_used;
+        memcpy(core->touched + n, core->routes + g * pairs, rows * sizeof *core->touched);
+        n += rows;
+        core->route_rows[g] = 0;
+    }
+    rg_stream_touch(core->stream, core->touched, (uint32_t)n);
+}
+
+/* ---- guesses -------------------------------------------------------------------------------- */
+
+const rg_mat *rg_experts_next_router(const rg_core *core, uint32_t layer) {
+    if (!core->stream || core->opt.io.lookahead == 0) return NULL;
+    if (layer + 1 >= core->hp->n_layer) return NULL; /* the draft block has another input */
+    return &core->w.layers[layer + 1].moe.router;
+}
+
+/* Rank by rank over the rows, each expert once. */
+static uint32_t guess_decode(rg_core *core, uint32_t T) {
+    rg_scratch *s = &core->s;
+    const uint32_t X = core->hp->n_expert;
+    const uint32_t k = X < GUESSES_MAX ? X : GUESSES_MAX;
+    uint32_t top[DECODE_ROWS][GUESSES_MAX], n = 0;
+    memset(s->guess_count, 0, X * sizeof *s->guess_count);
+    for (uint32_t t = 0; t < T; t++)
+        rg_top_k(s->ahead + (size_t)t * X, X, k, top[t]);
+    for (uint32_t r = 0; r < k; r++) {
+        for (uint32_t t = 0; t < T; t++) {
+            const uint32_t e = top[t][r];
+            if (s->guess_count[e]++ == 0) s->items[n++] = e;
+        }
+    }
+    return n;
+}
+
+/* Every expert that a row would choose, most used first, then by index. */
+static uint32_t guess_prefill(rg_core *core, uint32_t T) {
+    rg_scratch *s = &core->s;
+    const uint32_t X = core->hp->n_expert, K = core->hp->n_expert_used;
+    uint32_t top[RG_EXPERT_USED_MAX], n = 0;
+    memset(s->guess_count, 0, X * sizeof *s->guess_count);
+    for (uint32_t t = 0; t < T; t++) {
+        rg_top_k(s->ahead + (size_t)t * X, X, K, top);
+        for (uint32_t k = 0; k < K; k++)
+            s->guess_count[top[k]]++;
+    }
+    /* Counts as floats rank through the same selection as scores: ties by lower index. */
+    for (uint32_t e = 0; e < X; e++) {
+        s->ahead[e] = (float)s->guess_count[e];
+        n += s->guess_count[e] > 0;
+    }
+    rg_top_k(s->ahead, X, n, s->items);
+    return n;
+}
+
+void rg_experts_ahead(rg_core *core, uint32_t next_layer, uint32_t T) {
+    const rg_stream_mode mode = rg_experts_mode(T);
+    const uint32_t n = mode == RG_MODE_DECODE ? guess_decode(core, T) : guess_prefill(core, T);
+    const uint32_t base = rg_stream_item(core->stream, next_layer, 0);
+    for (uint32_t i = 0; i < n; i++)
+        core->s.items[i] += base;
+    rg_stream_ahead(core->stream, next_layer, core->s.items, n, UINT32_MAX, mode);
+}

@@ -1,0 +1,147 @@
+#include "engine/plan.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "engine/core.h"
+
+#define CHUNK_MIN      32u
+#define CHUNK_AUTO_MAX 4096u
+/* Buffers of the readers and stacks of the threads. */
+#define IO_BYTES ((uint64_t)8 << 20)
+/* Without --ram a tenth of the free memory, at least this, is left to others. */
+#define MARGIN_BYTES ((uint64_t)512 << 20)
+
+static uint64_t scratch_bytes(const rg_model *m, uint32_t chunk, int n_threads) {
+    const rg_scratch_shape shape = {.model = m, .chunk = chunk, .n_threads = n_threads};
+    rg_scratch s;
+    rg_thread_scratch threads[RG_POOL_THREADS_MAX];
+    const uint64_t pairs =
+        (uint64_t)chunk * m->hp.n_expert_used * (m->hp.n_layer + m->hp.n_mtp) * sizeof(uint32_t);
+    return rg_scratch_layout(&shape, &s, threads, NULL) + 2 * pairs; /* and the window's routes */
+}
+
+/* Expert bytes that a cold chunk reads for each of its tokens: a chunk of c tokens touches
+ * X (1 - (1 - K/X)^c) experts of a layer when uses are spread evenly, about four fifths of that as
+ * measured on real text; what fits the arena is read once. */
+static double read_per_token(const rg_plan *p, const rg_model *m, uint32_t chunk, uint64_t arena) {
+    const double X = m->hp.n_expert, K = m->hp.n_expert_used;
+    const double layers = m->hp.n_layer + m->hp.n_mtp;
+    const double touched = 0.8 * X * (1.0 - pow(1.0 - K / X, chunk)) * layers;
+    const double held = (double)arena / (double)p->slot_bytes;
+    const double missing = fmax(touched - fmin(held, X * layers), 0.0);
+    return missing * (double)p->experts_bytes / (X * layers) / chunk;
+}
+
+/* The chunk with the fewest bytes read for a token: a larger one shares an expert among more
+ * tokens, but its scratch comes out of the arena. */
+static void choose_chunk(rg_plan *p, const rg_model *m, const rg_plan_request *req,
+                         uint64_t fixed_bytes) {
+    double best = INFINITY;
+    for (uint32_t c = CHUNK_MIN; c <= CHUNK_AUTO_MAX; c *= 2) {
+        const uint64_t scratch = scratch_bytes(m, c, req->n_threads);
+        if (fixed_bytes + scratch + p->arena_min_bytes > p->budget_bytes) break;
+        const uint64_t arena = p->budget_bytes - fixed_bytes - scratch;
+        const double cost = read_per_token(p, m, c, arena);
+        /* Where nothing is read a wider chunk shares compute only, up to the default. */
+        const bool wider = cost <= 0.0 && c <= RG_CHUNK_DEFAULT;
+        if (cost >= best && !wider) continue;
+        best = cost;
+        p->chunk = c;
+    }
+}
+
+static rg_code measure(rg_plan *p, const rg_model *m, const rg_plan_request *req, rg_status *st) {
+    rg_stream_layout layout;
+    RG_TRY(rg_experts_layout(&layout, m, st));
+    RG_TRY(rg_weights_count(&p->trunk_bytes, &p->experts_bytes, m, st));
+    const rg_seq_options seq = {.n_ctx = req->n_ctx, .kv = req->kv, .mtp = req->mtp};
+    p->state_bytes = rg_seq_bytes_for(m, &seq, req->n_threads);
+    p->host_bytes = req->host_bytes;
+    p->io_bytes = IO_BYTES;
+    p->slot_bytes = layout.slot_bytes_max;
+    p->arena_min_bytes = rg_stream_min_bytes(&layout, m->hp.n_expert_used);
+    p->n_item = m->hp.n_expert * (m->hp.n_layer + m->hp.n_mtp);
+    p->n_ctx = req->n_ctx;
+    return RG_OK;
+}
+
+static rg_code refuse(const rg_plan *p, uint64_t need, rg_status *st) {
+    return rg_fail(
+        st, RG_INVALID,
+        "%s of %llu MiB is too small: trunk %llu + state %llu + scratch %llu + host "
+        "%llu + arena at least %llu = %llu MiB",
+        p->automatic ? "free memory" : "a budget", (unsigned long long)(p->budget_bytes >> 20),
+        (unsigned long long)(p->trunk_bytes >> 20), (unsigned long long)(p->state_bytes >> 20),
+        (unsigned long long)(p->scratch_bytes >> 20),
+        (unsigned long long)((p->host_bytes + p->io_bytes) >> 20),
+        (unsigned long long)((p->arena_min_bytes + ((1u << 20) - 1)) >> 20),
+        (unsigned long long)((need + ((1u << 20) - 1)) >> 20));
+}
+
+static uint64_t asked_arena(const rg_plan *p, const rg_plan_request *req) {
+    if (req->arena_bytes) return req->arena_bytes;
+    return (uint64_t)req->arena_experts * p->slot_bytes;
+}
+
+rg_code rg_plan_make(rg_plan *p, const rg_model *m, const rg_plan_request *req, rg_status *st) {
+    *p = (rg_plan){.budget_bytes = req->ram_bytes, .automatic = !req->ram_bytes};
+    RG_TRY(measure(p, m, req, st));
+    if (p->automatic) {
+        const uint64_t avail = rg_mem_available_bytes() + rg_alloc_live_bytes();
+        const uint64_t margin = avail / 10 > MARGIN_BYTES ? avail / 10 : MARGIN_BYTES;
+        p->budget_bytes = avail > margin ? avail - margin : 0;
+    }
+    const uint64_t fixed = p->trunk_bytes + p->state_bytes + p->host_bytes + p->io_bytes;
+    const uint64_t asked = asked_arena(p, req);
+    p->chunk = req->chunk;
+    if (!p->chunk && !asked) choose_chunk(p, m, req, fixed);
+    if (!p->chunk) p->chunk = asked ? RG_CHUNK_DEFAULT : CHUNK_MIN;
+    p->scratch_bytes = scratch_bytes(m, p->chunk, req->n_threads);
+    const uint64_t rest = fixed + p->scratch_bytes;
+    if (asked) {
+        p->arena_bytes = asked;
+    } else if (rest + p->experts_bytes <= p->budget_bytes) {
+        p->resident = true;
+        p->arena_bytes = p->experts_bytes;
+        p->n_slot = p->n_item;
+    } else if (rest + p->arena_min_bytes > p->budget_bytes) {
+        return refuse(p, rest + p->arena_min_bytes, st);
+    } else {
+        p->arena_bytes = p->budget_bytes - rest;
+    }
+    if (!p->resident) p->n_slot = (uint32_t)(p->arena_bytes / p->slot_bytes);
+    p->total_bytes = rest + p->arena_bytes;
+    if (p->total_bytes > p->budget_bytes && !p->automatic) return refuse(p, p->total_bytes, st);
+    p->read_bytes_per_token = p->resident ? 0.0 : read_per_token(p, m, p->chunk, p->arena_bytes);
+    return RG_OK;
+}
+
+static rg_code line(rg_buf *out, const char *what, uint64_t bytes, const char *note,
+                    rg_status *st) {
+    return rg_buf_printf(out, st, "  %-10s %10.1f MiB  %s\n", what, (double)bytes / 0x1p20, note);
+}
+
+rg_code rg_plan_print(const rg_plan *p, rg_buf *out, rg_status *st) {
+    char note[128];
+    RG_TRY(line(out, "trunk", p->trunk_bytes, "weights that stay in memory", st));
+    snprintf(note, sizeof note, "a context of %u tokens", p->n_ctx);
+    RG_TRY(line(out, "state", p->state_bytes, note, st));
+    snprintf(note, sizeof note, "prefill in chunks of %u tokens, given back after it", p->chunk);
+    RG_TRY(line(out, "scratch", p->scratch_bytes, note, st));
+    RG_TRY(line(out, "host", p->host_bytes + p->io_bytes, "vocabulary, metadata, threads", st));
+    if (p->resident) {
+        snprintf(note, sizeof note, "all %u experts", p->n_item);
+    } else {
+        snprintf(note, sizeof note, "arena: %u slots for %u experts (%.1f %% of %.1f MiB)",
+                 p->n_slot, p->n_item, 100.0 * (double)p->arena_bytes / (double)p->experts_bytes,
+                 (double)p->experts_bytes / 0x1p20);
+    }
+    RG_TRY(line(out, "experts", p->arena_bytes, note, st));
+    RG_TRY(line(out, "sum", p->total_bytes, "", st));
+    RG_TRY(line(out, "budget", p->budget_bytes,
+                p->automatic ? "free memory less a margin" : "given", st));
+    if (p->resident) return RG_OK;
+    return rg_buf_printf(out, st, "  a cold prefill reads about %.1f MiB a token\n",
+                         p->read_bytes_per_token / 0x1p20);
+}

@@ -1,1 +1,0 @@
-typedef int rg_forge_room;
