@@ -273,7 +273,7 @@ static void test_eviction_cost_is_constant(void **state) {
         fixture f;
         const uint32_t n_group = 16, n_item = slots / 4;
         open_sized(&f, n_group, n_item, NULL, slots, RG_POLICY_LRU);
-        const uint32_t n_turn = 2 * slots / 5 + 4000;
+        const uint32_t n_turn = slots / 5 + 2400;
         uint64_t steps = 0, evictions = 0;
         for (uint32_t t = 0; t < n_turn; t++) {
             uint32_t items[5];

@@ -1,8 +1,10 @@
 /* The stream on real files: both devices, direct and buffered, with faults between. */
 #include "stream/stream.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -417,6 +419,42 @@ static void test_torture(void **state) {
     }
 }
 
+typedef struct watcher {
+    rg_stream *s;
+    atomic_bool stop;
+    uint64_t n;
+} watcher;
+
+static void *watch(void *arg) {
+    watcher *w = arg;
+    uint64_t last = 0;
+    while (!atomic_load_explicit(&w->stop, memory_order_relaxed)) { /* no data hangs on it */
+        rg_stream_meters m;
+        rg_stream_meters_get(w->s, &m);
+        if (m.read_bytes < last || m.arena_peak_bytes > m.arena_bytes) abort();
+        last = m.read_bytes;
+        w->n++;
+    }
+    return NULL;
+}
+
+/* The meters are for any thread (ThreadSanitizer looks on). */
+static void test_meters_from_another_thread(void **state) {
+    (void)state;
+    rg_stream_options o = options(12);
+    o.backend = RG_STREAM_PREAD;
+    watcher w = {0};
+    pthread_t thread;
+    assert_int_equal(rg_stream_create(&w.s, &o, NULL), RG_OK);
+    assert_int_equal(pthread_create(&thread, NULL, watch, &w), 0);
+    for (uint32_t i = 0; i < 60; i++)
+        assert_int_equal(run_turn(w.s, i % GROUPS, i, 8, NULL), 0);
+    atomic_store_explicit(&w.stop, true, memory_order_relaxed);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_true(w.n > 0);
+    rg_stream_destroy(w.s);
+}
+
 static void test_warm_and_clear(void **state) {
     (void)state;
     rg_stream_options o = options(10);
@@ -453,6 +491,7 @@ int main(void) {
         cmocka_unit_test(test_rss_is_flat),
         cmocka_unit_test(test_torture),
         cmocka_unit_test(test_warm_and_clear),
+        cmocka_unit_test(test_meters_from_another_thread),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

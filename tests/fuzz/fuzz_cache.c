@@ -288,7 +288,7 @@ static void op_ahead(fuzz *f) {
 }
 
 static void op_touch(fuzz *f) {
-    uint32_t items[64], n = next_byte(f) % 64, fresh[ITEMS * 4], n_fresh = 0;
+    uint32_t items[64] = {0}, n = next_byte(f) % 64, fresh[ITEMS * 4], n_fresh = 0;
     for (uint32_t i = 0; i < n; i++)
         items[i] = next_byte(f) % ITEMS;
     /* The order in which this window's items were read; only the cache keeps it. */
