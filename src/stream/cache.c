@@ -56,8 +56,7 @@ static void list_remove(rg_cache *c, uint32_t slot) {
     c->level_count[s->list - LIST_LEVEL]--;
 }
 
-/* ---- heat
- * -------------------------------------------------------------------------------------- */
+/* ---- heat ------------------------------------------------------------------------------------ */
 
 uint32_t rg_cache_heat(const rg_cache *c, uint32_t item) {
     RG_ASSERT(item < c->items->n_item);
@@ -74,8 +73,7 @@ static uint32_t heat_add(rg_cache *c, uint32_t item) {
     return sum;
 }
 
-/* ---- life
- * -------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static void reset(rg_cache *c) {
     for (uint32_t i = 0; i < c->items->n_item; i++)
@@ -135,8 +133,7 @@ uint32_t rg_cache_find(const rg_cache *c, uint32_t item) {
     return c->slot_of[item];
 }
 
-/* ---- leaving
- * ----------------------------------------------------------------------------------- */
+/* ---- leaving --------------------------------------------------------------------------------- */
 
 static void count_wasted(rg_cache *c, const rg_slot *s) {
     const uint32_t rank = s->rank < RG_STREAM_RANKS ? s->rank : RG_STREAM_RANKS - 1;
@@ -165,8 +162,7 @@ static void evict(rg_cache *c, uint32_t slot) {
     rg_cache_drop(c, slot, false);
 }
 
-/* ---- victims
- * ----------------------------------------------------------------------------------- */
+/* ---- victims --------------------------------------------------------------------------------- */
 
 static bool in_scope(const rg_cache *c, uint32_t group, scope sc) {
     if (group == c->group_turn) return sc == SCOPE_OWN;
@@ -186,18 +182,16 @@ static uint32_t level_tail(rg_cache *c, uint32_t group, uint32_t list) {
     return l->tail;
 }
 
-/* The oldest item set aside that is not pinned; pinned ones move to the young end. */
+/* The oldest item set aside that is not pinned. Pinned ones are of this turn's own group, which is
+ * asked last; there are as many as the wave has. */
 static uint32_t aside_tail(rg_cache *c, uint32_t group) {
-    rg_slot_list *l = list_of(c, group, LIST_ASIDE);
-    for (uint32_t n = l->count; n > 0; n--) {
-        const uint32_t slot = l->tail;
-        if (c->arena->slots[slot].pins == 0) return slot;
+    uint32_t slot = list_of(c, group, LIST_ASIDE)->tail;
+    while (slot != RG_SLOT_NONE && c->arena->slots[slot].pins > 0) {
         RG_ASSERT(group == c->group_turn);
-        rg_slot_unlink(c->arena, l, slot);
-        rg_slot_push_head(c->arena, l, slot);
+        slot = c->arena->slots[slot].prev;
         c->meters->evict_steps++;
     }
-    return RG_SLOT_NONE;
+    return slot;
 }
 
 /* The oldest first victim of one list of all groups in scope. */
@@ -229,8 +223,7 @@ static uint32_t oldest_level(rg_cache *c, uint32_t class_id, scope sc) {
     return RG_SLOT_NONE;
 }
 
-/* ---- slabs
- * ------------------------------------------------------------------------------------- */
+/* ---- slabs ----------------------------------------------------------------------------------- */
 
 /* Empties a slab and gives it to a class. */
 static void move_slab(rg_cache *c, uint32_t slab, uint32_t class_id) {
@@ -299,8 +292,7 @@ static bool take_any_slab(rg_cache *c, uint32_t class_id) {
     return false;
 }
 
-/* ---- claims
- * ------------------------------------------------------------------------------------ */
+/* ---- claims ---------------------------------------------------------------------------------- */
 
 /* Makes room for a miss; false when every slot is pinned or lost. */
 static bool room_for_miss(rg_cache *c, uint32_t class_id) {
@@ -420,8 +412,7 @@ uint32_t rg_cache_claim(rg_cache *c, uint32_t item, rg_claim_kind kind, uint32_t
     return slot;
 }
 
-/* ---- turns
- * ------------------------------------------------------------------------------------- */
+/* ---- turns ----------------------------------------------------------------------------------- */
 
 void rg_cache_expect(rg_cache *c, uint32_t group) {
     RG_ASSERT(group < c->items->n_group);
@@ -473,8 +464,7 @@ void rg_cache_use(rg_cache *c, uint32_t slot) {
     rg_arena_pin(c->arena, slot);
 }
 
-/* ---- windows
- * ----------------------------------------------------------------------------------- */
+/* ---- windows --------------------------------------------------------------------------------- */
 
 static void touch_one(rg_cache *c, uint32_t item) {
     RG_ASSERT(item < c->items->n_item);
@@ -546,8 +536,7 @@ void rg_cache_clear(rg_cache *c) {
     RG_DASSERT(rg_cache_is_valid(c));
 }
 
-/* ---- validity
- * ---------------------------------------------------------------------------------- */
+/* ---- validity -------------------------------------------------------------------------------- */
 
 static bool slot_is_valid(const rg_cache *c, uint32_t slot, uint32_t group, uint32_t list) {
     const rg_slot *s = &c->arena->slots[slot];

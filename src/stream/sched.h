@@ -81,8 +81,8 @@ typedef struct rg_job {
     bool lost;
     bool verifying;
     rg_read_error error;
-    uint64_t started_ns;
-    char *data; /* of the slot */
+    uint64_t alive_ns; /* a piece was sent or answered last */
+    char *data;        /* of the slot */
     rg_piece pieces[RG_PIECES_MAX];
 } rg_job;
 
@@ -114,7 +114,8 @@ typedef struct rg_sched {
     char **address;     /* [n_slot] of the slot, set with each read */
     void *hash_state;   /* XXH3 of parts; whoever finishes jobs, one thread at a time */
     uint32_t *old_jobs; /* [n_slab] jobs in flight from before the slab changed class */
-    rg_job *jobs;       /* [depth] */
+    rg_job *jobs;       /* [job_cap] */
+    uint32_t job_cap;
     uint32_t job_free;
     uint32_t n_job;
     uint32_t n_unsent; /* pieces of live jobs not at the device */
@@ -134,8 +135,7 @@ void rg_sched_deinit(rg_sched *s);
 void rg_sched_lock(rg_sched *s);
 void rg_sched_unlock(rg_sched *s);
 
-/* ---- under the lock
- * ---------------------------------------------------------------------------- */
+/* ---- under the lock -------------------------------------------------------------------------- */
 
 /* Queues the read of an item into its slot (phase IDLE -> QUEUED; null mode may give DONE). */
 void rg_sched_read(rg_sched *s, uint32_t slot, uint32_t item, rg_read_class cls);
@@ -157,8 +157,7 @@ bool rg_sched_is_quiet(const rg_sched *s, uint32_t slot);
 /* Hands the device as much as it takes. */
 void rg_sched_pump(rg_sched *s);
 
-/* ---- without the lock
- * -------------------------------------------------------------------------- */
+/* ---- without the lock ------------------------------------------------------------------------ */
 
 /* Blocks until a wanted slot has arrived; false when it failed, then *error. */
 bool rg_sched_wait(rg_sched *s, uint32_t *slot, rg_read_error *error);

@@ -14,9 +14,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "stream/cache.h"
-#include "stream/readahead.h"
-#include "stream/sched.h"
+#include "stream/io_virtual.h"
+#include "stream/stream_state.h"
 
 #define DEPTH_DEFAULT    32u
 #define RETRIES_DEFAULT  3u
@@ -24,34 +23,7 @@
 #define COST_DEFAULT     100u
 #define NS_PER_MS        1000000u
 
-struct rg_stream {
-    rg_items items;
-    rg_arena arena;
-    rg_cache cache;
-    rg_readahead ahead;
-    rg_sched sched;
-    rg_io_files files;
-    rg_io *io; /* ours, or NULL when borrowed */
-    char **paths;
-    uint32_t n_path;
-    const char *backend_name;
-    const char *group_noun, *item_noun;
-    rg_stream_meters meters; /* guarded by the scheduler's lock */
-    bool null_reads, poison;
-    bool has_sched;
-    /* The turn. */
-    bool in_turn;
-    rg_turn turn;
-    uint32_t *wave;    /* [group_items_max] items of the wave, in wanted order */
-    uint32_t *left;    /* [group_items_max] items for later waves */
-    uint32_t *ready;   /* [group_items_max] */
-    uint32_t *pending; /* [group_items_max] */
-    uint32_t *failed;  /* [group_items_max] of the turn */
-    uint32_t n_wave, n_left, n_failed;
-};
-
-/* ---- hooks
- * ------------------------------------------------------------------------------------- */
+/* ---- hooks ----------------------------------------------------------------------------------- */
 
 static void on_dropped(void *user, uint32_t slot) {
     rg_stream *s = user;
@@ -64,8 +36,7 @@ static void on_recut(void *user, uint32_t first_slot, uint32_t n_slot) {
     rg_sched_recut(&s->sched, first_slot, n_slot);
 }
 
-/* ---- life
- * -------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static rg_code copy_paths(rg_stream *s, const rg_stream_options *o, rg_status *st) {
     if (o->n_file == 0 || o->n_file > RG_STREAM_FILES_MAX) {
@@ -107,7 +78,8 @@ static rg_code open_backend(rg_stream *s, const rg_stream_options *o, const rg_i
         const rg_code rc = rg_io_uring_open(&s->io, config, &s->backend_name, &why);
         if (rc == RG_OK) return RG_OK;
         if (o->backend == RG_STREAM_URING || rc == RG_NOMEM) {
-            return rg_fail_errno(st, rc, why.sys_errno, "%s", why.message);
+            if (st && st->code == RG_OK) *st = why;
+            return rc;
         }
         rg_log(RG_LOG_INFO, "reads by pread threads: %s", why.message);
     }
@@ -119,6 +91,11 @@ static rg_code open_device(rg_stream *s, const rg_stream_options *o, uint32_t de
     if (o->io) {
         s->backend_name = "borrowed device";
         return RG_OK;
+    }
+    if (o->virtual_drive) {
+        s->backend_name = "virtual drive";
+        const rg_virtual_config drive = {.drive = *o->virtual_drive, .depth = depth};
+        return rg_io_virtual_open(&s->io, &drive, st);
     }
     RG_TRY(rg_io_files_open(&s->files, o->paths, o->n_file, o->direct, st));
     uint64_t sizes[RG_STREAM_FILES_MAX];
@@ -160,6 +137,7 @@ static rg_code build(rg_stream *s, const rg_stream_options *o, rg_status *st) {
 #ifdef RG_DEBUG
     s->poison = !o->null_reads;
 #endif
+    if (o->virtual_drive) s->poison = false; /* memory that is only reserved */
     RG_TRY(rg_arena_init(&s->arena, &s->items.layout, o->budget_bytes, o->memory, s->poison, st));
     const rg_cache_hooks hooks = {.user = s, .dropped = on_dropped, .recut = on_recut};
     RG_TRY(rg_cache_init(&s->cache, &s->arena, &s->items, o->policy, !o->guard_off, &hooks,
@@ -179,7 +157,7 @@ static rg_code build(rg_stream *s, const rg_stream_options *o, rg_status *st) {
         .read_bytes_max = o->read_bytes_max,
         .stall_ns = (uint64_t)stall_ms * NS_PER_MS,
         .null_reads = o->null_reads,
-        .threaded = !o->io,
+        .threaded = !o->io && !o->virtual_drive,
     };
     RG_TRY(rg_sched_init(&s->sched, &config, st));
     s->has_sched = true;
@@ -241,8 +219,7 @@ uint32_t rg_stream_slots(const rg_stream *s) {
     return s->arena.n_slab * s->arena.class_slots[s->arena.n_class - 1];
 }
 
-/* ---- waves
- * ------------------------------------------------------------------------------------- */
+/* ---- waves ----------------------------------------------------------------------------------- */
 
 /* Sorts the wave into ready and pending, in wanted order. */
 static void sort_wave(rg_stream *s) {
@@ -340,8 +317,7 @@ static rg_code no_slot(const rg_stream *s, uint32_t group, rg_status *st) {
                    s->group_noun, group, s->item_noun, s->arena.lost.count, s->arena.n_slot);
 }
 
-/* ---- turns
- * ------------------------------------------------------------------------------------- */
+/* ---- turns ----------------------------------------------------------------------------------- */
 
 rg_code rg_stream_begin(rg_stream *s, uint32_t group, const uint32_t *items, uint32_t n,
                         rg_stream_mode mode, const rg_turn **turn, rg_status *st) {
@@ -459,8 +435,7 @@ const void *rg_stream_payload(const rg_stream *s, uint32_t item, uint32_t extent
            parts[extent].payload_skip;
 }
 
-/* ---- between turns
- * ----------------------------------------------------------------------------- */
+/* ---- between turns --------------------------------------------------------------------------- */
 
 /* Claims and queues one guess; false when there was no slot for it. */
 static bool guess(rg_stream *s, uint32_t item, uint32_t rank, rg_stream_mode mode) {
@@ -534,8 +509,18 @@ void rg_stream_clear(rg_stream *s) {
     rg_sched_unlock(&s->sched);
 }
 
-/* ---- meters
- * ------------------------------------------------------------------------------------ */
+void rg_stream_advance(rg_stream *s, uint64_t ns) {
+    RG_ASSERT(!s->sched.cfg.threaded);
+    const uint64_t until = rg_stream_now_ns(s) + ns;
+    for (uint64_t now = until - ns; now < until; now = rg_stream_now_ns(s))
+        rg_sched_step(&s->sched, until - now);
+}
+
+uint64_t rg_stream_now_ns(const rg_stream *s) {
+    return s->sched.cfg.io->vtable->now_ns(s->sched.cfg.io);
+}
+
+/* ---- meters ---------------------------------------------------------------------------------- */
 
 void rg_stream_meters_get(const rg_stream *s, rg_stream_meters *out) {
     rg_sched *sched = (rg_sched *)(uintptr_t)&s->sched; /* the lock is not part of what is const */

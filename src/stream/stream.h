@@ -39,7 +39,7 @@
 typedef struct rg_stream rg_stream;
 typedef struct rg_io rg_io; /* stream/io.h, private */
 
-/* ---- what can be read ----------------------------------------------------------------------- */
+/* ---- what can be read ------------------------------------------------------------------------ */
 
 /* Where one part of every item of a group lies: item i's part is
  * [offset + i * stride, offset + i * stride + bytes) of the file. */
@@ -66,7 +66,7 @@ typedef struct rg_stream_group {
 /* Items have dense ids: those of group 0 first, then those of group 1, and so on. So expert e of
  * group g is rg_stream_item(s, g, e). */
 
-/* ---- options -------------------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------------------- */
 
 typedef enum rg_stream_backend {
     RG_STREAM_AUTO,  /* io_uring, or pread where io_uring is refused (the log says why) */
@@ -99,6 +99,18 @@ typedef struct rg_stream_faults {
     uint32_t eio_burst;    /* after an EIO this many further reads fail too; beats the retries */
 } rg_stream_faults;
 
+/* A drive that holds no data, with a clock of its own, for simulations: the same calls give the
+ * same hits as on a real drive, and times follow this model. A read takes the bus for bytes /
+ * bytes_per_s after the reads before it, then latency_ns, and for tail_permille of the reads up to
+ * tail_ns more. */
+typedef struct rg_stream_virtual {
+    uint64_t seed;
+    uint64_t latency_ns;
+    uint64_t bytes_per_s; /* 0: infinite */
+    uint64_t tail_ns;
+    uint32_t tail_permille;
+} rg_stream_virtual;
+
 typedef struct rg_stream_options {
     const char *const *paths; /* [n_file]; also the names in messages. Copied. */
     uint32_t n_file;
@@ -120,9 +132,10 @@ typedef struct rg_stream_options {
     uint32_t read_bytes_max; /* longer parts are split into reads of this size; 0: never split */
     uint32_t retries_max;    /* failed, empty or mis-summed reads are repeated this often; 0: 3 */
     uint32_t stall_ms_max;   /* a read longer in flight than this counts as lost; 0: 30,000 */
-    bool null_reads; /* `--io null`: everything wanted is ready. The first read into a slot is made,
-                        so that its bytes are plausible; later ones are skipped and the slot keeps
-                        the bytes of another item of the same shape. Answers are wrong. */
+    bool null_reads; /* `--io null`: everything wanted is a hit. The first read into a slot is made
+                        (then it is pending), so that its bytes are plausible; later ones are
+                        skipped and the slot keeps the bytes of another item of the same shape.
+                        No read-ahead. Answers are wrong. */
     const rg_stream_faults *faults; /* NULL: none. Copied. */
 
     rg_stream_policy policy;
@@ -132,7 +145,10 @@ typedef struct rg_stream_options {
     uint32_t ahead_cost_permille; /* a rank pays when this share of its guesses is wanted; 0: 100 */
     bool poison; /* fill evicted slots with NaN patterns; always on in debug builds */
 
-    /* Tests: a device of their own, borrowed, driven by the calling thread (no I/O thread). */
+    /* Simulation: this instead of the files, which are not opened; slots are never written, their
+     * memory is only reserved. Time passes in rg_stream_wait and rg_stream_advance. Copied. */
+    const rg_stream_virtual *virtual_drive;
+    /* Tests: a device of their own, borrowed, driven by the calling thread. */
     rg_io *io;
 } rg_stream_options;
 
@@ -152,7 +168,7 @@ RG_MUST_CHECK rg_code rg_stream_layout_of(rg_stream_layout *out, const rg_stream
  * asks for two slots only. */
 uint64_t rg_stream_min_bytes(const rg_stream_layout *layout, uint32_t n_used);
 
-/* ---- life ----------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 /* Opens the files, takes the arena, starts the I/O threads. Checks every extent against its file's
  * length (FORMAT: file, group, item and both numbers). On failure *out is NULL. */
@@ -169,7 +185,7 @@ bool rg_stream_direct_all(const rg_stream *s); /* every file is read with O_DIRE
 /* Slots if the whole arena were of the largest class. */
 uint32_t rg_stream_slots(const rg_stream *s);
 
-/* ---- a turn --------------------------------------------------------------------------------- */
+/* ---- a turn ---------------------------------------------------------------------------------- */
 
 typedef enum rg_stream_mode { RG_MODE_DECODE, RG_MODE_PREFILL } rg_stream_mode;
 
@@ -206,10 +222,10 @@ bool rg_stream_arrived(rg_stream *s);
  * i is aligned like tensor offset + i * expert bytes (32 for whole tensors, as little as 2 inside).
  */
 const void *rg_stream_payload(const rg_stream *s, uint32_t item, uint32_t extent);
-/* Next wave of the turn; false (and nothing changed) when there is none or when it cannot be made
- * (then *st holds IO). Every pending item of the wave should have been waited for: those that were
- * not are given up, as at end. Readers of the old wave's slots have finished, or `fence` names them
- * (see end). */
+/* Next wave of the turn; false when there is none, or when it cannot be made (then *st holds IO,
+ * the wave is empty and the turn wants its end). Every pending item of the wave should have been
+ * waited for: those that were not are given up, as at end. Readers of the old wave's slots have
+ * finished, or `fence` names them (see end). */
 bool rg_stream_wave_next(rg_stream *s, uint64_t fence, rg_status *st);
 /* Ends the turn, also early (a failure, a client that left): unpins; failed items are dropped;
  * reads nobody waited for finish in the background and stay. `fence`: 0 when all readers of the
@@ -218,7 +234,7 @@ bool rg_stream_wave_next(rg_stream *s, uint64_t fence, rg_status *st);
 void rg_stream_end(rg_stream *s, uint64_t fence);
 void rg_stream_retire(rg_stream *s, uint64_t fence);
 
-/* ---- between turns -------------------------------------------------------------------------- */
+/* ---- between turns --------------------------------------------------------------------------- */
 
 /* Reads ahead for `group`, the next to begin: items[n] ranked, best guess first, rank = index.
  * Those not in the directory get a slot and are queued behind all urgent reads. Only the first
@@ -248,7 +264,11 @@ bool rg_stream_holds(const rg_stream *s, uint32_t item);
 /* Forgets every item and its history; a cold start. Not inside a turn. */
 void rg_stream_clear(rg_stream *s);
 
-/* ---- meters --------------------------------------------------------------------------------- */
+/* Simulation: lets time pass (computing) while reads go on; and the time. */
+void rg_stream_advance(rg_stream *s, uint64_t ns);
+uint64_t rg_stream_now_ns(const rg_stream *s);
+
+/* ---- meters ---------------------------------------------------------------------------------- */
 
 typedef struct rg_stream_meters {
     /* Logical: functions of the calls alone. */
