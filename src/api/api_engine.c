@@ -86,6 +86,7 @@ static rg_code open_core(rg_engine *e, const rg_engine_options *opt, rg_status *
                                       .chunk = e->plan.chunk,
                                       .arena_bytes = e->plan.resident ? 0 : e->plan.arena_bytes,
                                       .split_off = opt->split == RG_OFF,
+                                      .spare_cache = opt->ram_bytes > 0,
                                       .lock_memory = opt->lock_memory,
                                       .io = {.backend = backends[opt->io],
                                              .direct = directs[opt->direct],

@@ -40,6 +40,8 @@ typedef struct rg_core_options {
     /* Experts stream through an arena of this many bytes; 0: all experts are loaded. */
     uint64_t arena_bytes;
     bool split_off;   /* wait for every expert before computing any */
+    bool spare_cache; /* memory is promised: loading leaves nothing in the page cache, whatever the
+                         size */
     bool lock_memory; /* keep weights and arena from being paged out */
     /* Backend, direct, depth, lookahead, null_reads, faults, poison, policy; the rest is set. */
     rg_stream_options io;

@@ -4,7 +4,7 @@
  * A large file leaves no copy of itself in the page cache, where it would push out what others keep
  * there and count against a memory cgroup: it is read past the cache through small aligned buffers,
  * or, where the file system has no such reads, forgotten piece by piece. A small one stays cached,
- * and the next start is quick.
+ * and the next start is quick, unless memory is short or promised.
  */
 #include <errno.h>
 #include <stdatomic.h>
@@ -312,7 +312,7 @@ static rg_code cut_pieces(loader *l, rg_status *st) {
 static rg_code open_direct(loader *l, uint64_t free_bytes, rg_status *st) {
     const rg_core *core = l->core;
     const rg_stream_direct mode = core->opt.io.direct;
-    l->forget = free_bytes / SMALL_PART < l->total;
+    l->forget = core->opt.spare_cache || l->streamed || free_bytes / SMALL_PART < l->total;
     if (mode == RG_DIRECT_OFF || (mode == RG_DIRECT_AUTO && !l->forget)) return RG_OK;
     const uint32_t n_file = rg_gguf_file_count(core->gguf);
     l->direct = rg_alloc(n_file, sizeof *l->direct, st);
@@ -332,6 +332,14 @@ static rg_code open_direct(loader *l, uint64_t free_bytes, rg_status *st) {
     RG_TRY(rg_mem_map(&memory, n * l->bounce_bytes, st));
     l->bounce = memory;
     return RG_OK;
+}
+
+/* Once more at the end: pages that were still on their way when their piece was forgotten. */
+static void forget_all(const loader *l) {
+    for (uint32_t i = 0; l->forget && i < l->n_item; i++) {
+        const rg_tensor *t = l->items[i].tensor;
+        rg_file_forget(rg_gguf_file(l->core->gguf, t->file), t->offset, t->size_bytes);
+    }
 }
 
 static void close_direct(loader *l) {
@@ -391,6 +399,7 @@ rg_code rg_weights_load(rg_core *core, rg_status *st) {
     RG_GO(take_memory(&l, st));
     RG_GO(cut_pieces(&l, st));
     rg_pool_run(core->pool, l.n_piece, 1, read_share, &l);
+    forget_all(&l);
     if (atomic_load(&l.failed)) {
         rc = l.first.code;
         if (st && st->code == RG_OK) *st = l.first;
