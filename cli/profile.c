@@ -17,6 +17,14 @@ static void print_stream(const rg_engine_info *info, const rg_engine_meters *m) 
             (double)m->read_bytes / 0x1p20, m->drive_gb_s, (unsigned long long)m->retries);
 }
 
+/* Rows of the n-gram table; only when they are read. */
+static void print_ngram(const rg_engine_meters *m) {
+    fprintf(
+        stderr, "n-gram: %llu rows, %.1f %% without a read, %llu reads of %.1f MiB, wait %.1f ms\n",
+        (unsigned long long)m->ngram_rows, 100 * (double)m->ngram_hits / (double)m->ngram_rows,
+        (unsigned long long)m->ngram_reads, (double)m->ngram_read_bytes / 0x1p20, m->ple_wait_ms);
+}
+
 void cli_print_profile(const rg_engine *engine, const rg_session *session) {
     rg_engine_info info;
     rg_session_stats s;
@@ -25,6 +33,7 @@ void cli_print_profile(const rg_engine *engine, const rg_session *session) {
     rg_session_get_stats(session, &s);
     rg_engine_get_meters(engine, &m);
     if (info.arena_bytes) print_stream(&info, &m);
+    if (m.ngram_reads) print_ngram(&m);
     fprintf(stderr,
             "profile: load %.0f ms, prefill %llu tokens %.1f tok/s, first token %.0f ms, decode "
             "%llu tokens %.1f tok/s; compute %.0f ms, wait %.0f ms, host %.1f ms; %d threads %s, "

@@ -153,6 +153,9 @@ typedef struct rg_engine_meters {
     double total_ms;   /* of all windows and of the host between them */
     double compute_ms, wait_ms, handshake_ms, host_ms;
     double embed_ms, ple_ms, plan_ms, sample_ms; /* parts of compute_ms and host_ms */
+    double ple_wait_ms;                          /* part of wait_ms: rows of the n-gram table */
+    uint64_t ngram_rows, ngram_hits;             /* rows wanted, and those that took no read */
+    uint64_t ngram_reads, ngram_read_bytes;      /* not in read_bytes */
     uint64_t arena_peak_bytes, rss_peak_bytes;
     uint64_t retries, read_errors, evictions, waves;
     uint64_t major_faults;

@@ -123,6 +123,7 @@ static rg_code open_core(rg_engine *e, const rg_engine_options *opt, rg_status *
                                       .arena_bytes = e->plan.resident ? 0 : e->plan.arena_bytes,
                                       .pack = e->pack,
                                       .split_off = opt->split == RG_OFF,
+                                      .spare_cache = opt->ram_bytes > 0,
                                       .lock_memory = opt->lock_memory,
                                       .io = {.backend = backends[opt->io],
                                              .direct = directs[opt->direct],
@@ -130,6 +131,8 @@ static rg_code open_core(rg_engine *e, const rg_engine_options *opt, rg_status *
                                              .lookahead = lookahead,
                                              .null_reads = opt->io_null,
                                              .faults = opt->faults ? &faults : NULL},
+                                      .ple_cache_bytes = e->plan.ngram_cache_bytes,
+                                      .ple_resident = e->plan.ngram_resident,
                                       .progress = opt->progress,
                                       .progress_user = opt->progress_user};
     const rg_code rc = rg_core_create(&e->core, e->vocab.gguf, e->model, &core_opt, st);
@@ -250,7 +253,10 @@ void rg_engine_get_meters(const rg_engine *e, rg_engine_meters *out) {
     const rg_core_times t = rg_core_get_times(e->core);
     rg_stream_meters m = {0};
     if (rg_core_stream(e->core)) rg_stream_meters_get(rg_core_stream(e->core), &m);
-    const double wait_ms = (double)m.wait_ns * 1e-6, window_ms = (double)t.window_ns * 1e-6;
+    rg_ple_meters ple;
+    rg_core_ple_meters(e->core, &ple);
+    const double wait_ms = (double)(m.wait_ns + t.ple_wait_ns) * 1e-6;
+    const double window_ms = (double)t.window_ns * 1e-6;
     *out = (rg_engine_meters){
         .hits = m.hits,
         .misses = m.misses,
@@ -266,8 +272,13 @@ void rg_engine_get_meters(const rg_engine *e, rg_engine_meters *out) {
         .host_ms = e->host_ms,
         .embed_ms = (double)t.embed_ns * 1e-6,
         .ple_ms = (double)t.ple_ns * 1e-6,
+        .ple_wait_ms = (double)t.ple_wait_ns * 1e-6,
         .plan_ms = (double)t.plan_ns * 1e-6,
         .sample_ms = e->host_ms,
+        .ngram_rows = ple.wanted,
+        .ngram_hits = ple.hits + ple.shared,
+        .ngram_reads = ple.reads,
+        .ngram_read_bytes = ple.read_bytes,
         .arena_peak_bytes = m.arena_peak_bytes,
         .rss_peak_bytes = rg_rss_peak_bytes(),
         .retries = m.retries,

@@ -17,8 +17,15 @@ void rg_file_close(rg_file *f);
  * the end is FORMAT ("file ends at ..."), a system error IO. `name` is used in messages. */
 RG_MUST_CHECK rg_code rg_file_read_at(const rg_file *f, void *dst, size_t len, uint64_t offset,
                                       const char *name, rg_status *st);
-/* Asks the system to drop its cached pages of a file, so that reads come from the drive. Advice. */
-void rg_file_forget(const rg_file *f);
+/* As rg_file_open, past the page cache: offset, length and memory of every read are then multiples
+ * of RG_DIRECT_ALIGN, and a read ends early at the end of the file. UNSUPPORTED where the file
+ * system refuses such reads (one is tried). */
+#define RG_DIRECT_ALIGN 4096u
+RG_MUST_CHECK rg_code rg_file_open_direct(rg_file *out, const char *path, rg_status *st);
+/* Advice for the page cache, ignored where there is none to give: reads come in no order; the bytes
+ * [offset, offset + len) are not read again. */
+void rg_file_expect_random(const rg_file *f);
+void rg_file_forget(const rg_file *f, uint64_t offset, uint64_t len);
 /* Reads a whole file of at most `max_bytes` into a fresh rg_alloc buffer with a NUL behind it.
  * Works on pipes and standard input ("-") too. */
 RG_MUST_CHECK rg_code rg_file_slurp(char **out, size_t *len, const char *path, size_t max_bytes,

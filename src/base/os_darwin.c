@@ -10,10 +10,6 @@
 
 #include "base/alloc.h"
 
-void rg_file_forget(const rg_file *f) {
-    (void)fcntl(f->fd, F_NOCACHE, 1);
-}
-
 rg_code rg_mem_map(void **out, size_t size, rg_status *st) {
     *out = NULL;
     void *token = rg_alloc(1, 1, st);
@@ -37,6 +33,24 @@ void rg_mem_unmap(void *p, size_t size) {
 
 size_t rg_heap_block_bytes(const void *p) {
     return malloc_size(p);
+}
+
+rg_code rg_file_open_direct(rg_file *out, const char *path, rg_status *st) {
+    RG_TRY(rg_file_open(out, path, st));
+    if (fcntl(out->fd, F_NOCACHE, 1) == 0) return RG_OK;
+    const int err = errno;
+    rg_file_close(out);
+    return rg_fail_errno(st, RG_UNSUPPORTED, err, "%s: no direct reads", path);
+}
+
+void rg_file_expect_random(const rg_file *f) {
+    (void)fcntl(f->fd, F_RDAHEAD, 0);
+}
+
+void rg_file_forget(const rg_file *f, uint64_t offset, uint64_t len) {
+    (void)f; /* no such advice here */
+    (void)offset;
+    (void)len;
 }
 
 int rg_cpu_count(void) {

@@ -14,10 +14,6 @@
 
 #include "base/alloc.h"
 
-void rg_file_forget(const rg_file *f) {
-    (void)posix_fadvise(f->fd, 0, 0, POSIX_FADV_DONTNEED);
-}
-
 rg_code rg_mem_map(void **out, size_t size, rg_status *st) {
     *out = NULL;
     /* One small allocation so that torture reaches this door too. */
@@ -44,6 +40,40 @@ void rg_mem_unmap(void *p, size_t size) {
 
 size_t rg_heap_block_bytes(const void *p) {
     return malloc_usable_size((void *)(uintptr_t)p);
+}
+
+/* ---- past the page cache -------------------------------------------------------------------- */
+
+/* Some file systems take the flag and refuse the reads: only a read tells. */
+static bool direct_read_works(int fd) {
+    _Alignas(RG_DIRECT_ALIGN) char page[RG_DIRECT_ALIGN];
+    ssize_t n;
+    do {
+        n = pread(fd, page, sizeof page, 0);
+    } while (n < 0 && errno == EINTR);
+    return n >= 0;
+}
+
+rg_code rg_file_open_direct(rg_file *out, const char *path, rg_status *st) {
+    RG_TRY(rg_file_open(out, path, st));
+    const int flags = fcntl(out->fd, F_GETFL);
+    if (flags >= 0 && fcntl(out->fd, F_SETFL, flags | O_DIRECT) == 0 && direct_read_works(out->fd))
+        return RG_OK;
+    const int err = errno;
+    rg_file_close(out);
+    return rg_fail_errno(st, RG_UNSUPPORTED, err, "%s: no direct reads", path);
+}
+
+void rg_file_expect_random(const rg_file *f) {
+    (void)posix_fadvise(f->fd, 0, 0, POSIX_FADV_RANDOM);
+}
+
+void rg_file_forget(const rg_file *f, uint64_t offset, uint64_t len) {
+    /* The kernel drops whole pages only. */
+    const uint64_t begin = offset - offset % RG_DIRECT_ALIGN;
+    const uint64_t end = offset + len + RG_DIRECT_ALIGN - 1;
+    (void)posix_fadvise(f->fd, (off_t)begin, (off_t)(end - end % RG_DIRECT_ALIGN - begin),
+                        POSIX_FADV_DONTNEED);
 }
 
 /* ---- files of the kernel -------------------------------------------------------------------- */

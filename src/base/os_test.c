@@ -69,6 +69,40 @@ static void test_open_refuses(void **state) {
     rg_file_close(&f);
 }
 
+/* Past the page cache, where the file system has such reads; the advice never fails. */
+static void test_direct(void **state) {
+    (void)state;
+    write_file("file", 10000);
+    rg_file f = {.fd = 5}, plain;
+    rg_status st = {0};
+    assert_int_equal(rg_file_open_direct(&f, path_of("missing"), &st), RG_IO);
+    assert_int_equal(f.fd, -1);
+    rg_status_clear(&st);
+    (void)path_of("file");
+    assert_int_equal(rg_file_open(&plain, path, NULL), RG_OK);
+    unsigned char want[10000];
+    assert_int_equal(rg_file_read_at(&plain, want, sizeof want, 0, "file", NULL), RG_OK);
+    const rg_code rc = rg_file_open_direct(&f, path, &st);
+    if (rc == RG_OK) {
+        unsigned char *got = rg_alloc_aligned(RG_DIRECT_ALIGN, 3 * RG_DIRECT_ALIGN, NULL);
+        assert_non_null(got);
+        assert_int_equal(f.size_bytes, sizeof want);
+        assert_int_equal(pread(f.fd, got, 3 * RG_DIRECT_ALIGN, 0), (ssize_t)sizeof want);
+        assert_memory_equal(got, want, sizeof want);
+        rg_free(got);
+        rg_file_close(&f);
+    } else {
+        assert_int_equal(rc, RG_UNSUPPORTED);
+        assert_non_null(strstr(st.message, "no direct reads"));
+    }
+    assert_int_equal(f.fd, -1);
+    rg_file_expect_random(&plain);
+    rg_file_forget(&plain, 100, 9000);
+    assert_int_equal(rg_file_read_at(&plain, want, sizeof want, 0, "file", NULL), RG_OK);
+    rg_file_close(&plain);
+    assert_int_equal(remove(path), 0);
+}
+
 static void test_read_at(void **state) {
     (void)state;
     enum { SIZE = 10000 };
@@ -240,11 +274,11 @@ static void test_machine(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_open_refuses),  cmocka_unit_test(test_read_at),
-        cmocka_unit_test(test_read_past_end), cmocka_unit_test(test_shrinking_file),
-        cmocka_unit_test(test_slurp),         cmocka_unit_test(test_slurp_torture),
-        cmocka_unit_test(test_slurp_pipe),    cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_machine),
+        cmocka_unit_test(test_open_refuses),   cmocka_unit_test(test_direct),
+        cmocka_unit_test(test_read_at),        cmocka_unit_test(test_read_past_end),
+        cmocka_unit_test(test_shrinking_file), cmocka_unit_test(test_slurp),
+        cmocka_unit_test(test_slurp_torture),  cmocka_unit_test(test_slurp_pipe),
+        cmocka_unit_test(test_memory),         cmocka_unit_test(test_machine),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -58,6 +58,7 @@ rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const rg_model *model
     RG_GO(make_frequencies(core, st));
     RG_GO(rg_weights_load(core, st));
     RG_GO(make_scratch(core, st));
+    RG_GO(rg_ple_open(core, st));
     if (opt->arena_bytes) RG_GO(rg_experts_open(core, st));
     if (opt->lock_memory) RG_GO(rg_mem_lock(core->w.memory, core->w.memory_bytes, st));
     *out = core;
@@ -70,6 +71,7 @@ cleanup:
 void rg_core_destroy(rg_core *core) {
     if (!core) return;
     rg_experts_close(core);
+    rg_ple_reader_destroy(core->ple);
     rg_pool_destroy(core->pool);
     rg_weights_unload(&core->w);
     rg_mem_unmap(core->scratch_memory, core->scratch_bytes);
@@ -92,6 +94,11 @@ uint64_t rg_core_scratch_bytes(const rg_core *core) {
 
 rg_core_times rg_core_get_times(const rg_core *core) {
     return core->times;
+}
+
+void rg_core_ple_meters(const rg_core *core, rg_ple_meters *out) {
+    *out = (rg_ple_meters){0};
+    if (core->ple) rg_ple_reader_meters_get(core->ple, out);
 }
 
 rg_stream *rg_core_stream(const rg_core *core) {
@@ -175,7 +182,7 @@ static rg_code run_layer(const rg_window *win, uint32_t layer, rg_status *st) {
     rg_core *core = win->core;
     const rg_layer_weights *w = &core->w.layers[layer];
     float *residual = core->s.residual;
-    if (w->has_ple) rg_layer_ple(win, layer);
+    if (w->has_ple) RG_TRY(rg_layer_ple(win, layer, st));
     RG_TRY(rg_hc_read(core, &w->hc_attn, residual, win->T, layer,
                       w->is_attn ? "attention" : "delta net", st));
     RG_TRY(tap_half(win, layer, false, st));
@@ -214,13 +221,11 @@ static void show_progress(const rg_window *win, const rg_eval_call *call, uint32
 rg_code rg_window_run(const rg_window *win, const rg_eval_call *call, rg_status *st) {
     rg_core *core = win->core;
     rg_window rows = *win;
+    RG_TRY(rg_ple_request(win, st));
     const uint64_t begin = rg_now_ns();
     rg_pool_run(core->pool, win->T, 1, embed_rows, &rows);
     rg_window_rope(win);
-    const uint64_t embedded = rg_now_ns();
-    RG_TRY(rg_ple_gather(win, st));
-    core->times.embed_ns += embedded - begin;
-    core->times.ple_ns += rg_now_ns() - embedded;
+    core->times.embed_ns += rg_now_ns() - begin;
     for (uint32_t i = 0; i < core->hp->n_layer; i++) {
         if (call->cancel && atomic_load_explicit(call->cancel, memory_order_relaxed)) {
             return rg_fail(st, RG_CANCELED, "canceled at layer %u", i);
@@ -308,6 +313,7 @@ static rg_code eval_window(rg_core *core, rg_seq *seq, const int32_t *ids, uint3
     const rg_window win = {.core = core, .segs = &seg, .n_seg = 1, .T = T, .ids = ids};
     const uint64_t begin = rg_now_ns();
     const rg_code rc = rg_window_run(&win, call, st);
+    rg_ple_abandon(core);
     if (core->stream) rg_experts_touch(core, rc != RG_OK);
     RG_TRY(rc);
     memcpy(seq->ids + seq->length, ids, T * sizeof *ids);

@@ -162,10 +162,9 @@ typedef struct rg_scratch {
 #define RG_SCRATCH_KEPT_ROWS 16u
 
 typedef struct rg_thread_scratch {
-    void *mul;    /* rg_mul_scratch_bytes */
-    float *attn;  /* RG_ATTENTION_TMP */
-    float *row;   /* [max(head sizes) * heads] small temporaries */
-    uint8_t *raw; /* one packed row of the n-gram table */
+    void *mul;   /* rg_mul_scratch_bytes */
+    float *attn; /* RG_ATTENTION_TMP */
+    float *row;  /* [max(head sizes) * heads] small temporaries */
 } rg_thread_scratch;
 
 typedef struct rg_scratch_shape {
@@ -197,8 +196,9 @@ struct rg_core {
     size_t scratch_bytes;
     rg_tap tap; /* see == NULL: off */
     rg_core_times times;
-    rg_stream *stream; /* NULL: the experts are in the weights */
-    uint32_t *routes;  /* [n_layer + n_mtp][chunk * n_used] items of the window, (row, k) order */
+    rg_ple_reader *ple; /* NULL: no n-gram table */
+    rg_stream *stream;  /* NULL: the experts are in the weights */
+    uint32_t *routes;   /* [n_layer + n_mtp][chunk * n_used] items of the window, (row, k) order */
     uint32_t *route_rows; /* [n_layer + n_mtp] rows recorded there */
     uint32_t *touched;    /* the same items in one list */
 };
@@ -298,9 +298,15 @@ void rg_layer_gdn(const rg_window *win, uint32_t layer);
 rg_code rg_layer_attn(const rg_window *win, const rg_attn_weights *w, uint32_t kv_layer,
                       rg_status *st);
 rg_code rg_layer_moe(const rg_window *win, const rg_moe_weights *w, uint32_t layer, rg_status *st);
-/* Rows of the n-gram table for every token of the window into ple_in. */
-rg_code rg_ple_gather(const rg_window *win, rg_status *st);
-void rg_layer_ple(const rg_window *win, uint32_t layer);
+
+/* What the n-gram table of a model asks of its reader; false without a table. */
+bool rg_ple_describe(rg_ple_reader_options *out, const rg_model *m, uint32_t chunk);
+rg_code rg_ple_open(rg_core *core, rg_status *st);
+/* Asks for the rows of all tokens of the window; rg_layer_ple waits for them. */
+rg_code rg_ple_request(const rg_window *win, rg_status *st);
+rg_code rg_layer_ple(const rg_window *win, uint32_t layer, rg_status *st);
+/* Gives up rows that were asked for and not waited for: to be called when a window breaks off. */
+void rg_ple_abandon(rg_core *core);
 
 /* Final mixer and output of `n` <= RG_HEAD_ROWS residual rows -> s.logits [n][n_vocab]. */
 rg_code rg_core_head(rg_core *core, const rg_hc_weights *hc, const rg_mat *output,

@@ -15,6 +15,7 @@
 #include "base/base.h"
 #include "engine/dump.h"
 #include "engine/plan.h"
+#include "engine/ple_reader.h"
 #include "engine/sampler.h"
 #include "engine/stop.h"
 #include "engine/tap.h"
@@ -40,15 +41,19 @@ typedef struct rg_core_options {
     uint64_t arena_bytes;
     const rg_pack *pack; /* where they are read from, checked, borrowed; NULL: the model file */
     bool split_off;      /* wait for every expert before computing any */
+    bool spare_cache;    /* memory is promised: loading leaves nothing in the page cache */
     bool lock_memory;    /* keep weights and arena from being paged out */
     /* Backend, direct, depth, lookahead, null_reads, faults, poison, policy; the rest is set. */
     rg_stream_options io;
+    uint64_t ple_cache_bytes;   /* of the n-gram rows' cache; 0 = RG_PLE_CACHE_DEFAULT */
+    bool ple_resident;          /* load the n-gram table */
     rg_core_progress *progress; /* NULL = none */
     void *progress_user;
 } rg_core_options;
 
 /* Loads the weights. gguf and model are borrowed and must outlive the core (rows of the n-gram
- * table are read from the file as tokens come). Memory that is not there is refused with the sum.
+ * table are read from the file as tokens come, unless it is loaded). Memory that is not there is
+ * refused with the sum.
  */
 RG_MUST_CHECK rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const rg_model *model,
                                      const rg_core_options *opt, rg_status *st);
@@ -72,10 +77,13 @@ rg_stream *rg_core_stream(const rg_core *core);
 typedef struct rg_core_times {
     uint64_t window_ns; /* all of it, waits included */
     uint64_t embed_ns;
-    uint64_t ple_ns;  /* reading and unpacking rows of the n-gram table */
-    uint64_t plan_ns; /* grouping, turns, guesses */
+    uint64_t ple_ns; /* asking for rows of the n-gram table and unpacking them, without waits */
+    uint64_t ple_wait_ns; /* waiting for them */
+    uint64_t plan_ns;     /* grouping, turns, guesses */
 } rg_core_times;
 rg_core_times rg_core_get_times(const rg_core *core);
+/* Meters of the n-gram rows; all 0 without a table. Any thread. */
+void rg_core_ple_meters(const rg_core *core, rg_ple_meters *out);
 
 /* ---- sequences ------------------------------------------------------------------------------ */
 

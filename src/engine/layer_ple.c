@@ -1,16 +1,13 @@
-/* N-gram memory (spec 4.3): hashed rows of a table on disk, injected into the residual streams. */
+/* N-gram memory (spec 4.3): hashed rows of a table on disk, injected into the residual streams.
+ *
+ * The rows depend on token ids alone: the window asks for them at its start, and the layer waits.
+ */
 #include <math.h>
 #include <string.h>
 
 #include "engine/core.h"
 
 /* ---- gather --------------------------------------------------------------------------------- */
-
-typedef struct gather_job {
-    const rg_window *win;
-    atomic_bool *failed;
-    rg_status *first; /* written by the thread that flips `failed` */
-} gather_job;
 
 /* Token at position p of a segment: from the window or from the sequence's past. */
 static int32_t token_at(const rg_window *win, const rg_segment *seg, uint32_t p) {
@@ -33,25 +30,6 @@ static void hash_rows(const rg_window *win, const rg_segment *seg, uint32_t p, u
     }
 }
 
-static rg_code gather_row(rg_core *core, const uint64_t *rows, uint8_t *raw, float *out,
-                          rg_status *st) {
-    const rg_hparams *hp = core->hp;
-    const rg_tensor *table = core->model->ple_table;
-    const size_t bytes = rg_row_bytes(table->type, hp->ple_row);
-    for (uint32_t h = 0; h < hp->ple_n_head; h++) {
-        RG_TRY(rg_gguf_read(core->gguf, table, rows[h] * bytes, bytes, raw, st));
-        size_t block = 0;
-        const size_t n_block = bytes / rg_type_get((uint32_t)table->type)->block_bytes;
-        if (rg_blocks_find_nonfinite(table->type, raw, n_block, &block)) {
-            return rg_fail(st, RG_FORMAT,
-                           "%s is damaged: row %llu holds a value that is not finite", table->name,
-                           (unsigned long long)rows[h]);
-        }
-        rg_unpack_row(table->type, raw, out + (size_t)h * hp->ple_row, hp->ple_row);
-    }
-    return RG_OK;
-}
-
 static const rg_segment *segment_of(const rg_window *win, size_t row) {
     const rg_segment *seg = win->segs;
     while (row >= (size_t)seg->row0 + seg->n)
@@ -59,33 +37,105 @@ static const rg_segment *segment_of(const rg_window *win, size_t row) {
     return seg;
 }
 
-static void gather_share(void *arg, size_t begin, size_t end, int thread) {
-    const gather_job *job = arg;
-    rg_core *core = job->win->core;
-    const rg_hparams *hp = core->hp;
+static void hash_share(void *arg, size_t begin, size_t end, int thread) {
+    const rg_window *win = arg;
+    const uint32_t n_head = win->core->hp->ple_n_head;
+    uint64_t *wants = rg_ple_reader_wants(win->core->ple);
+    (void)thread;
     for (size_t row = begin; row < end; row++) {
-        const rg_segment *seg = segment_of(job->win, row);
-        uint64_t rows[RG_NGRAM_HEADS_MAX] = {0};
-        hash_rows(job->win, seg, seg->pos0 + (uint32_t)row - seg->row0, rows);
-        rg_status st = {0};
-        float *out = core->s.ple_in + row * hp->ple_n_head * hp->ple_row;
-        if (gather_row(core, rows, core->threads[thread].raw, out, &st) != RG_OK) {
-            bool expected = false;
-            if (atomic_compare_exchange_strong(job->failed, &expected, true)) *job->first = st;
-            return;
-        }
+        const rg_segment *seg = segment_of(win, row);
+        hash_rows(win, seg, seg->pos0 + (uint32_t)row - seg->row0, wants + row * n_head);
     }
 }
 
-rg_code rg_ple_gather(const rg_window *win, rg_status *st) {
-    if (!win->core->hp->ple_ngram) return RG_OK;
-    atomic_bool failed = false;
-    rg_status first = {0};
-    gather_job job = {.win = win, .failed = &failed, .first = &first};
-    rg_pool_run(win->core->pool, win->T, 1, gather_share, &job);
-    if (!atomic_load(&failed)) return RG_OK;
-    if (st && st->code == RG_OK) *st = first;
-    return first.code;
+bool rg_ple_describe(rg_ple_reader_options *out, const rg_model *m, uint32_t chunk) {
+    const rg_tensor *t = m->ple_table;
+    *out = (rg_ple_reader_options){0};
+    if (!m->hp.ple_ngram || !t) return false;
+    out->offset = t->offset;
+    out->n_row = t->ne[1];
+    out->row_bytes = rg_row_bytes(t->type, m->hp.ple_row);
+    out->n_want_max = chunk * m->hp.ple_n_head;
+    return true;
+}
+
+rg_code rg_ple_open(rg_core *core, rg_status *st) {
+    rg_ple_reader_options o;
+    const rg_core_options *opt = &core->opt;
+    if (!rg_ple_describe(&o, core->model, core->chunk)) return RG_OK;
+    o.path = rg_gguf_file_path(core->gguf, core->model->ple_table->file);
+    o.cache_bytes = opt->ple_cache_bytes ? opt->ple_cache_bytes : RG_PLE_CACHE_DEFAULT;
+    o.resident = opt->ple_resident;
+    /* Where experts stream memory is short: pages of 4 KiB for rows of 100 bytes would fill what a
+     * memory cgroup has left. */
+    o.direct =
+        opt->io.direct == RG_DIRECT_AUTO && !opt->arena_bytes ? RG_DIRECT_OFF : opt->io.direct;
+    o.n_thread = opt->io.depth;
+    o.retries_max = opt->io.retries_max;
+    o.null_reads = opt->io.null_reads;
+    o.faults = opt->io.faults;
+    return rg_ple_reader_create(&core->ple, &o, st);
+}
+
+rg_code rg_ple_request(const rg_window *win, rg_status *st) {
+    rg_core *core = win->core;
+    if (!core->ple) return RG_OK;
+    const uint64_t begin = rg_now_ns();
+    rg_window copy = *win;
+    rg_ple_reader_cancel(core->ple);
+    rg_pool_run(core->pool, win->T, 1, hash_share, &copy);
+    const rg_code rc = rg_ple_reader_request(core->ple, win->T * core->hp->ple_n_head, st);
+    core->times.ple_ns += rg_now_ns() - begin;
+    return rc;
+}
+
+void rg_ple_abandon(rg_core *core) {
+    if (core->ple) rg_ple_reader_cancel(core->ple);
+}
+
+typedef struct unpack_job {
+    rg_core *core;
+    _Atomic uint64_t *damaged; /* smallest index of a row that is not finite */
+} unpack_job;
+
+static void unpack_share(void *arg, size_t begin, size_t end, int thread) {
+    const unpack_job *job = arg;
+    const rg_core *core = job->core;
+    const uint32_t n = core->hp->ple_row;
+    const rg_type type = core->model->ple_table->type;
+    const size_t n_block = rg_row_bytes(type, n) / rg_type_get((uint32_t)type)->block_bytes;
+    (void)thread;
+    for (size_t i = begin; i < end; i++) {
+        const uint8_t *row = rg_ple_reader_row(core->ple, (uint32_t)i);
+        size_t block = 0;
+        if (rg_blocks_find_nonfinite(type, row, n_block, &block)) {
+            uint64_t first = atomic_load_explicit(job->damaged, memory_order_relaxed);
+            while (i < first && !atomic_compare_exchange_weak(job->damaged, &first, i))
+                continue;
+            return;
+        }
+        rg_unpack_row(type, row, core->s.ple_in + i * n, n);
+    }
+}
+
+/* Waits for the rows and unpacks them into ple_in [T][heads * row]. */
+static rg_code join_rows(const rg_window *win, rg_status *st) {
+    rg_core *core = win->core;
+    const uint64_t begin = rg_now_ns();
+    const rg_code rc = rg_ple_reader_join(core->ple, st);
+    const uint64_t joined = rg_now_ns();
+    core->times.ple_wait_ns += joined - begin;
+    RG_TRY(rc);
+    _Atomic uint64_t damaged = UINT64_MAX;
+    unpack_job job = {.core = core, .damaged = &damaged};
+    rg_pool_run(core->pool, (size_t)win->T * core->hp->ple_n_head, core->hp->ple_n_head,
+                unpack_share, &job);
+    core->times.ple_ns += rg_now_ns() - joined;
+    const uint64_t bad = atomic_load(&damaged);
+    if (bad == UINT64_MAX) return RG_OK;
+    return rg_fail(st, RG_FORMAT, "%s is damaged: row %llu holds a value that is not finite",
+                   core->model->ple_table->name,
+                   (unsigned long long)rg_ple_reader_wants(core->ple)[bad]);
 }
 
 /* ---- injection ------------------------------------------------------------------------------ */
@@ -168,8 +218,9 @@ static void keep_history(const ple_job *job) {
     memcpy(to + (keep - T) * HE, rows, T * HE * sizeof *to);
 }
 
-void rg_layer_ple(const rg_window *win, uint32_t layer) {
+rg_code rg_layer_ple(const rg_window *win, uint32_t layer, rg_status *st) {
     rg_core *core = win->core;
+    RG_TRY(join_rows(win, st));
     rg_scratch *s = &core->s;
     const rg_hparams *hp = core->hp;
     const rg_ple_weights *w = &core->w.layers[layer].ple;
@@ -185,4 +236,5 @@ void rg_layer_ple(const rg_window *win, uint32_t layer) {
         rg_pool_run(core->pool, job.seg->n, 1, inject_rows, &job);
         keep_history(&job);
     }
+    return RG_OK;
 }

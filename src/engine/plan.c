@@ -12,6 +12,10 @@
 /* Without --ram a tenth of the free memory, at least this, is left to others. */
 #define MARGIN_BYTES ((uint64_t)512 << 20)
 
+/* An n-gram table is loaded when it takes no more than this part of the budget. */
+#define NGRAM_RESIDENT_PART 64u
+#define NGRAM_CACHE_PART    256u
+
 static uint64_t scratch_bytes(const rg_model *m, uint32_t chunk, int n_threads) {
     const rg_scratch_shape shape = {.model = m, .chunk = chunk, .n_threads = n_threads};
     rg_scratch s;
@@ -19,6 +23,24 @@ static uint64_t scratch_bytes(const rg_model *m, uint32_t chunk, int n_threads) 
     const uint64_t pairs =
         (uint64_t)chunk * m->hp.n_expert_used * (m->hp.n_layer + m->hp.n_mtp) * sizeof(uint32_t);
     return rg_scratch_layout(&shape, &s, threads, NULL) + 2 * pairs; /* and the window's routes */
+}
+
+/* A small table is loaded; of others a cache holds rows, and what one chunk wants. */
+static void choose_ngram(rg_plan *p, const rg_model *m) {
+    rg_ple_reader_options o;
+    if (!rg_ple_describe(&o, m, 1)) return;
+    p->ngram_table_bytes = o.n_row * o.row_bytes;
+    p->ngram_resident = p->ngram_table_bytes <= p->budget_bytes / NGRAM_RESIDENT_PART;
+    const uint64_t part = p->budget_bytes / NGRAM_CACHE_PART;
+    p->ngram_cache_bytes = part < RG_PLE_CACHE_DEFAULT ? part + 1 : RG_PLE_CACHE_DEFAULT;
+}
+
+static uint64_t ngram_bytes(const rg_plan *p, const rg_model *m, uint32_t chunk) {
+    rg_ple_reader_options o;
+    if (!rg_ple_describe(&o, m, chunk)) return 0;
+    o.resident = p->ngram_resident;
+    o.cache_bytes = p->ngram_cache_bytes;
+    return rg_ple_reader_bytes(&o);
 }
 
 /* Expert bytes that a cold chunk reads for each of its tokens: a chunk of c tokens touches
@@ -39,7 +61,7 @@ static void choose_chunk(rg_plan *p, const rg_model *m, const rg_plan_request *r
                          uint64_t fixed_bytes) {
     double best = HUGE_VAL;
     for (uint32_t c = CHUNK_MIN; c <= CHUNK_AUTO_MAX; c *= 2) {
-        const uint64_t scratch = scratch_bytes(m, c, req->n_threads);
+        const uint64_t scratch = scratch_bytes(m, c, req->n_threads) + ngram_bytes(p, m, c);
         if (fixed_bytes + scratch + p->arena_min_bytes > p->budget_bytes) break;
         const uint64_t arena = p->budget_bytes - fixed_bytes - scratch;
         const double cost = read_per_token(p, m, c, arena);
@@ -70,11 +92,12 @@ static rg_code refuse(const rg_plan *p, uint64_t need, rg_status *st) {
     return rg_fail(
         st, RG_INVALID,
         "%s of %llu MiB is too small: trunk %llu + state %llu + scratch %llu + host "
-        "%llu + arena at least %llu = %llu MiB",
+        "%llu + n-gram rows %llu + arena at least %llu = %llu MiB",
         p->automatic ? "free memory" : "a budget", (unsigned long long)(p->budget_bytes >> 20),
         (unsigned long long)(p->trunk_bytes >> 20), (unsigned long long)(p->state_bytes >> 20),
         (unsigned long long)(p->scratch_bytes >> 20),
         (unsigned long long)((p->host_bytes + p->io_bytes) >> 20),
+        (unsigned long long)(p->ngram_bytes >> 20),
         (unsigned long long)((p->arena_min_bytes + ((1u << 20) - 1)) >> 20),
         (unsigned long long)((need + ((1u << 20) - 1)) >> 20));
 }
@@ -92,13 +115,15 @@ rg_code rg_plan_make(rg_plan *p, const rg_model *m, const rg_plan_request *req, 
         const uint64_t margin = avail / 10 > MARGIN_BYTES ? avail / 10 : MARGIN_BYTES;
         p->budget_bytes = avail > margin ? avail - margin : 0;
     }
+    choose_ngram(p, m);
     const uint64_t fixed = p->trunk_bytes + p->state_bytes + p->host_bytes + p->io_bytes;
     const uint64_t asked = asked_arena(p, req);
     p->chunk = req->chunk;
     if (!p->chunk && !asked) choose_chunk(p, m, req, fixed);
     if (!p->chunk) p->chunk = asked ? RG_CHUNK_DEFAULT : CHUNK_MIN;
     p->scratch_bytes = scratch_bytes(m, p->chunk, req->n_threads);
-    const uint64_t rest = fixed + p->scratch_bytes;
+    p->ngram_bytes = ngram_bytes(p, m, p->chunk);
+    const uint64_t rest = fixed + p->scratch_bytes + p->ngram_bytes;
     if (asked) {
         p->arena_bytes = asked;
     } else if (rest + p->experts_bytes <= p->budget_bytes) {
@@ -120,7 +145,7 @@ rg_code rg_plan_make(rg_plan *p, const rg_model *m, const rg_plan_request *req, 
 
 static rg_code line(rg_buf *out, const char *what, uint64_t bytes, const char *note,
                     rg_status *st) {
-    return rg_buf_printf(out, st, "  %-10s %10.1f MiB  %s\n", what, (double)bytes / 0x1p20, note);
+    return rg_buf_printf(out, st, "  %-11s %10.1f MiB  %s\n", what, (double)bytes / 0x1p20, note);
 }
 
 rg_code rg_plan_print(const rg_plan *p, rg_buf *out, rg_status *st) {
@@ -131,6 +156,15 @@ rg_code rg_plan_print(const rg_plan *p, rg_buf *out, rg_status *st) {
     snprintf(note, sizeof note, "prefill in chunks of %u tokens, given back after it", p->chunk);
     RG_TRY(line(out, "scratch", p->scratch_bytes, note, st));
     RG_TRY(line(out, "host", p->host_bytes + p->io_bytes, "vocabulary, metadata, threads", st));
+    if (p->ngram_bytes) {
+        if (p->ngram_resident) {
+            snprintf(note, sizeof note, "the whole table");
+        } else {
+            snprintf(note, sizeof note, "read as tokens come from a table of %.1f MiB",
+                     (double)p->ngram_table_bytes / 0x1p20);
+        }
+        RG_TRY(line(out, "n-gram rows", p->ngram_bytes, note, st));
+    }
     if (p->resident) {
         snprintf(note, sizeof note, "all %u experts", p->n_item);
     } else {

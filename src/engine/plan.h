@@ -1,4 +1,5 @@
-/* plan: where a memory budget goes. Trunk + state + scratch + host + arena <= budget.
+/* plan: where a memory budget goes. Trunk + state + scratch + host + n-gram rows + arena <=
+ * budget.
  *
  * Pure arithmetic over the description of a model; a budget that cannot work is refused with the
  * sum.
@@ -28,6 +29,10 @@ typedef struct rg_plan {
     bool resident;         /* every expert is loaded, nothing streams */
     bool packed;           /* experts stream from a pack */
     uint64_t trunk_bytes, state_bytes, scratch_bytes, host_bytes, io_bytes;
+    uint64_t ngram_bytes;       /* of the n-gram table's rows in memory; 0 without a table */
+    uint64_t ngram_cache_bytes; /* of their cache, as asked for */
+    uint64_t ngram_table_bytes;
+    bool ngram_resident;  /* the table is loaded */
     uint64_t arena_bytes; /* of the arena, or of all experts when resident */
     uint64_t total_bytes;
     uint64_t experts_bytes; /* of all experts in the file */

@@ -123,7 +123,6 @@ static void place_threads(plan *p, rg_thread_scratch *threads, const rg_scratch_
         threads[i].mul = take(p, rg_mul_scratch_bytes((uint32_t)n_in), 1);
         threads[i].attn = floats(p, RG_ATTENTION_TMP(d));
         threads[i].row = floats(p, 2 * n_in);
-        threads[i].raw = take(p, (size_t)hp->ple_row * sizeof(float) + ALIGN, 1);
     }
 }
 

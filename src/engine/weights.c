@@ -1,14 +1,27 @@
 /* Weights: what the description names, bound to places in one block of memory, then read from the
  * file by all compute threads. Vectors and convolutions become f32; matrices stay as stored.
+ *
+ * A large file leaves no copy of itself in the page cache, where it would push out what others keep
+ * there and count against a memory cgroup: it is read past the cache through small aligned buffers,
+ * or, where the file system has no such reads, forgotten piece by piece. A small one stays cached,
+ * and the next start is quick, unless memory is short or promised.
  */
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/core.h"
 
 #define PIECE_BYTES ((size_t)4 << 20) /* of one read */
 #define ALIGN       64u
+/* All buffers of direct reads together, and one at least and at most. */
+#define BOUNCE_TOTAL_BYTES ((size_t)16 << 20)
+#define BOUNCE_BYTES_MIN   ((size_t)256 << 10)
+#define BOUNCE_BYTES_MAX   ((size_t)4 << 20)
+/* A load is small when this many of it would fit the free memory. */
+#define SMALL_PART 8u
 
 /* One tensor on its way into memory. */
 typedef struct load_item {
@@ -32,6 +45,10 @@ typedef struct loader {
     size_t total;
     load_piece *pieces;
     size_t n_piece;
+    bool forget;         /* leave nothing of the file in the page cache */
+    rg_file *direct;     /* [file count] fd -1: buffered reads; NULL: all buffered */
+    uint8_t *bounce;     /* [n_threads][bounce_bytes], page aligned; NULL without direct files */
+    size_t bounce_bytes; /* a multiple of RG_DIRECT_ALIGN */
     atomic_uint_fast64_t done_bytes;
     atomic_bool failed;
     rg_status first; /* written by the thread that flips `failed` */
@@ -198,11 +215,44 @@ static void link_shared(rg_weights *w, const rg_model *m) {
 
 /* ---- reading -------------------------------------------------------------------------------- */
 
+/* Bytes [begin, begin + len) of a file opened for direct reads, through a buffer. False when a read
+ * fails or the file is too short: a buffered read then finds the words for it. */
+static bool read_direct(const rg_file *f, uint64_t begin, size_t len, uint8_t *dst, uint8_t *buffer,
+                        size_t buffer_bytes) {
+    while (len > 0) {
+        const uint64_t from = begin - begin % RG_DIRECT_ALIGN;
+        const size_t skip = (size_t)(begin - from);
+        size_t want = (skip + len + RG_DIRECT_ALIGN - 1) / RG_DIRECT_ALIGN * RG_DIRECT_ALIGN;
+        if (want > buffer_bytes) want = buffer_bytes;
+        const ssize_t n = pread(f->fd, buffer, want, (off_t)from);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0 || (size_t)n <= skip) return false;
+        const size_t got = (size_t)n - skip < len ? (size_t)n - skip : len;
+        memcpy(dst, buffer + skip, got);
+        dst += got;
+        begin += got;
+        len -= got;
+    }
+    return true;
+}
+
+static rg_code read_bytes(const loader *l, const rg_tensor *t, size_t begin, size_t len, void *dst,
+                          int thread, rg_status *st) {
+    const rg_file *direct = l->direct ? &l->direct[t->file] : NULL;
+    if (direct && direct->fd >= 0 && t->offset + begin + len <= direct->size_bytes) {
+        uint8_t *buffer = l->bounce + (size_t)thread * l->bounce_bytes;
+        if (read_direct(direct, t->offset + begin, len, dst, buffer, l->bounce_bytes)) return RG_OK;
+    }
+    RG_TRY(rg_gguf_read(l->core->gguf, t, begin, len, dst, st));
+    if (l->forget) rg_file_forget(rg_gguf_file(l->core->gguf, t->file), t->offset + begin, len);
+    return RG_OK;
+}
+
 /* Reads bytes of a tensor and looks for scales and values that are not finite: gates would turn an
  * infinity into a plausible number and the text into a wrong one. */
 static rg_code read_checked(const loader *l, const rg_tensor *t, size_t begin, size_t bytes,
-                            void *dst, rg_status *st) {
-    RG_TRY(rg_gguf_read(l->core->gguf, t, begin, bytes, dst, st));
+                            void *dst, int thread, rg_status *st) {
+    RG_TRY(read_bytes(l, t, begin, bytes, dst, thread, st));
     const size_t block_bytes = rg_type_get((uint32_t)t->type)->block_bytes;
     RG_DASSERT(begin % block_bytes == 0 && bytes % block_bytes == 0);
     size_t block = 0;
@@ -216,22 +266,25 @@ static rg_code read_checked(const loader *l, const rg_tensor *t, size_t begin, s
                    begin / block_bytes + block, (size_t)t->size_bytes / block_bytes);
 }
 
-static rg_code read_vector(const loader *l, const load_item *it, uint8_t *dst, rg_status *st) {
-    const size_t n = it->bytes / sizeof(float), packed_bytes = (size_t)it->tensor->size_bytes;
-    if (it->tensor->type == RG_TYPE_F32) return read_checked(l, it->tensor, 0, it->bytes, dst, st);
+static rg_code read_vector(const loader *l, const load_item *it, uint8_t *dst, int thread,
+                           rg_status *st) {
+    const size_t n = it->bytes / sizeof(float);
+    if (it->tensor->type == RG_TYPE_F32)
+        return read_checked(l, it->tensor, 0, it->bytes, dst, thread, st);
+    const size_t packed_bytes = (size_t)it->tensor->size_bytes;
     void *packed = rg_alloc(1, packed_bytes, st);
     if (!packed) return RG_NOMEM;
-    const rg_code rc = read_checked(l, it->tensor, 0, packed_bytes, packed, st);
+    const rg_code rc = read_checked(l, it->tensor, 0, packed_bytes, packed, thread, st);
     if (rc == RG_OK) rg_unpack_row(it->tensor->type, packed, (float *)(void *)dst, n);
     rg_free(packed);
     return rc;
 }
 
-static rg_code read_piece(loader *l, const load_piece *p, rg_status *st) {
+static rg_code read_piece(loader *l, const load_piece *p, int thread, rg_status *st) {
     const load_item *it = &l->items[p->item];
     uint8_t *dst = (uint8_t *)l->core->w.memory + it->offset;
-    if (it->f32) return read_vector(l, it, dst, st);
-    return read_checked(l, it->tensor, p->begin, p->bytes, dst + p->begin, st);
+    if (it->f32) return read_vector(l, it, dst, thread, st);
+    return read_checked(l, it->tensor, p->begin, p->bytes, dst + p->begin, thread, st);
 }
 
 static void read_share(void *arg, size_t begin, size_t end, int thread) {
@@ -240,7 +293,7 @@ static void read_share(void *arg, size_t begin, size_t end, int thread) {
     for (size_t i = begin; i < end; i++) {
         if (atomic_load_explicit(&l->failed, memory_order_relaxed)) return;
         rg_status st = {0};
-        if (read_piece(l, &l->pieces[i], &st) != RG_OK) {
+        if (read_piece(l, &l->pieces[i], thread, &st) != RG_OK) {
             bool expected = false;
             if (atomic_compare_exchange_strong(&l->failed, &expected, true)) l->first = st;
             return;
@@ -278,6 +331,48 @@ static rg_code cut_pieces(loader *l, rg_status *st) {
     }
     RG_ASSERT(l->n_piece <= n);
     return RG_OK;
+}
+
+/* Opens the files past the page cache where they should and can be. */
+static rg_code open_direct(loader *l, uint64_t free_bytes, rg_status *st) {
+    const rg_core *core = l->core;
+    const rg_stream_direct mode = core->opt.io.direct;
+    l->forget = core->opt.spare_cache || l->streamed || free_bytes / SMALL_PART < l->total;
+    if (mode == RG_DIRECT_OFF || (mode == RG_DIRECT_AUTO && !l->forget)) return RG_OK;
+    const uint32_t n_file = rg_gguf_file_count(core->gguf);
+    l->direct = rg_alloc(n_file, sizeof *l->direct, st);
+    if (!l->direct) return RG_NOMEM;
+    bool any = false;
+    for (uint32_t i = 0; i < n_file; i++) {
+        if (rg_file_open_direct(&l->direct[i], rg_gguf_file_path(core->gguf, i), NULL) == RG_OK)
+            any = true;
+    }
+    if (!any) return RG_OK;
+    const size_t n = (size_t)rg_pool_threads(core->pool);
+    l->bounce_bytes = BOUNCE_TOTAL_BYTES / n;
+    l->bounce_bytes -= l->bounce_bytes % RG_DIRECT_ALIGN;
+    if (l->bounce_bytes < BOUNCE_BYTES_MIN) l->bounce_bytes = BOUNCE_BYTES_MIN;
+    if (l->bounce_bytes > BOUNCE_BYTES_MAX) l->bounce_bytes = BOUNCE_BYTES_MAX;
+    void *memory = NULL;
+    RG_TRY(rg_mem_map(&memory, n * l->bounce_bytes, st));
+    l->bounce = memory;
+    return RG_OK;
+}
+
+/* Once more at the end: pages that were still on their way when their piece was forgotten. */
+static void forget_all(const loader *l) {
+    for (uint32_t i = 0; l->forget && i < l->n_item; i++) {
+        const rg_tensor *t = l->items[i].tensor;
+        rg_file_forget(rg_gguf_file(l->core->gguf, t->file), t->offset, t->size_bytes);
+    }
+}
+
+static void close_direct(loader *l) {
+    if (l->bounce)
+        rg_mem_unmap(l->bounce, (size_t)rg_pool_threads(l->core->pool) * l->bounce_bytes);
+    for (uint32_t i = 0; l->direct && i < rg_gguf_file_count(l->core->gguf); i++)
+        rg_file_close(&l->direct[i]);
+    rg_free(l->direct);
 }
 
 static rg_code take_memory(loader *l, rg_status *st) {
@@ -321,9 +416,11 @@ rg_code rg_weights_load(rg_core *core, rg_status *st) {
     if (!core->w.layers) return RG_NOMEM;
     bind_all(&l, &core->w, m);
     RG_GO(l.bind_rc);
+    RG_GO(open_direct(&l, rg_mem_available_bytes(), st));
     RG_GO(take_memory(&l, st));
     RG_GO(cut_pieces(&l, st));
     rg_pool_run(core->pool, l.n_piece, 1, read_share, &l);
+    forget_all(&l);
     if (atomic_load(&l.failed)) {
         rc = l.first.code;
         if (st && st->code == RG_OK) *st = l.first;
@@ -331,6 +428,7 @@ rg_code rg_weights_load(rg_core *core, rg_status *st) {
     }
     link_shared(&core->w, m);
 cleanup:
+    close_direct(&l);
     rg_free(l.items);
     rg_free(l.pieces);
     return rc;

@@ -222,7 +222,7 @@ static rg_code take_over(pack_job *j, rg_status *st) {
     uint64_t keep = 0;
     if (ours) {
         keep = rg_pack_header_bytes(j->pack);
-        rg_file_forget(&j->file);
+        rg_file_forget(&j->file, 0, 0);
     }
     for (uint32_t i = 0; ours && i < rg_pack_item_count(j->pack); i++) {
         const place p = place_of(j, i);
@@ -266,7 +266,7 @@ static rg_code write_experts(pack_job *j, rg_status *st) {
 }
 
 static rg_code verify_experts(pack_job *j, rg_status *st) {
-    rg_file_forget(&j->file);
+    rg_file_forget(&j->file, 0, 0);
     for (uint32_t i = j->n_kept; i < rg_pack_item_count(j->pack); i++) {
         const place p = place_of(j, i);
         const uint64_t want = p.group->checksums[p.expert];

@@ -4,7 +4,8 @@ usage: charter.py REGOLITH
 
 For each model and kernel set the hash of 300 tokens' logits must be the same for every chunk size,
 number of T = 1 turns and number of threads; the default kernels must also give it on the scalar CPU
-level.
+level. The rows of the n-gram table come from memory (the default: these tables are small) or, under a
+small budget, from the file: through the page cache or past it, at any pace.
 """
 from common import DATA, demo_model, load_json, main, read_ids
 
@@ -20,6 +21,14 @@ CUTS = [
     ('--chunk', 512, '--threads', 2, '--decode', 40),
     ('--chunk', 64, '--threads', 3, '--decode', 40),
 ]
+# Of the demo, whose table is then larger than the part of the budget that would load it.
+SMALL = ('--ram', '70M', '--threads', 2, '--faults')
+NGRAM = [
+    (*SMALL, 'seed=1', '--chunk', 64, '--direct', 'off'),
+    (*SMALL, 'seed=2,stall=20,stall_ms=3,short=300,eio=20', '--chunk', 64, '--direct', 'auto'),
+    (*SMALL, 'seed=3,stall=20,stall_ms=3,short=300,eio=20', '--chunk', 64, '--direct', 'off'),
+    (*SMALL, 'seed=4,stall=20,stall_ms=3', '--chunk', 7, '--decode', 40, '--direct', 'auto'),
+]
 SCALAR = {'RG_CPU': 'scalar'}
 
 
@@ -32,7 +41,8 @@ def check_model(report, engine, name, model, ids):
     for kernels, kv in (('auto', 'f16'), ('ref', 'f32')):
         mode = ('--kernels', kernels, '--kv', kv)
         want = engine.hash(model, ids, *mode, *BASE)
-        runs = [(cut, None) for cut in CUTS] + ([(BASE, SCALAR)] if kernels == 'auto' else [])
+        cuts = CUTS + (NGRAM if name == 'demo q4' and kernels == 'auto' else [])
+        runs = [(cut, None) for cut in cuts] + ([(BASE, SCALAR)] if kernels == 'auto' else [])
         wrong = [words(cut) + (' RG_CPU=scalar' if env else '') for cut, env in runs
                  if engine.hash(model, ids, *mode, *cut, env=env) != want]
         report.check(not wrong, f'{name}, {kernels}',
