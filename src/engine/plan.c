@@ -107,8 +107,21 @@ static uint64_t asked_arena(const rg_plan *p, const rg_plan_request *req) {
     return (uint64_t)req->arena_experts * p->slot_bytes;
 }
 
+static rg_code check_request(const rg_plan_request *req, rg_status *st) {
+    if (req->n_threads < 1 || req->n_threads > RG_POOL_THREADS_MAX) {
+        return rg_fail(st, RG_INVALID, "%d threads wanted, 1..%d are possible", req->n_threads,
+                       RG_POOL_THREADS_MAX);
+    }
+    if (req->chunk > RG_CHUNK_MAX) {
+        return rg_fail(st, RG_INVALID, "chunks of %u tokens are wanted, %u are possible",
+                       req->chunk, RG_CHUNK_MAX);
+    }
+    return RG_OK;
+}
+
 rg_code rg_plan_make(rg_plan *p, const rg_model *m, const rg_plan_request *req, rg_status *st) {
     *p = (rg_plan){.budget_bytes = req->ram_bytes, .automatic = !req->ram_bytes};
+    RG_TRY(check_request(req, st));
     RG_TRY(measure(p, m, req, st));
     if (p->automatic) {
         const uint64_t avail = rg_mem_available_bytes() + rg_alloc_live_bytes();
