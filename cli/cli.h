@@ -66,6 +66,18 @@ typedef struct cli_options {
     /* tokenize */
     bool decode_ids;
     bool parse_special;
+    /* synth */
+    const char *preset;
+    const char *sets[64]; /* key=value */
+    size_t n_sets;
+    const char *types[256]; /* REGEX=TYPE */
+    size_t n_types;
+    const char *type_default;
+    double skew, correlation, predictability; /* negative = default */
+    uint32_t split_files;
+    bool fused, overwrite;
+    /* doctor */
+    bool quick;
     /* what is left behind the flags */
     char **args;
     int n_args;
@@ -128,6 +140,8 @@ int cli_tokenize(const cli_options *opt);
 int cli_inspect(const cli_options *opt);
 int cli_ppl(const cli_options *opt);
 int cli_plan(const cli_options *opt);
+int cli_synth(const cli_options *opt);
+int cli_doctor(const cli_options *opt);
 int cli_pack(const cli_options *opt);
 
 #endif

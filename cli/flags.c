@@ -74,6 +74,19 @@ static const flag flags[] = {
     {'l', 0, "dump-tol", "X", "relative difference that --dump-ref lets pass (default 0)"},
     {'t', 0, "decode", NULL, "ids to text"},
     {'t', 0, "special", NULL, "parse special tokens in the text"},
+    {'y', 0, "preset", "NAME", "shape to start from: release, demo or tiny (default release)"},
+    {'y', 0, "set", "KEY=VALUE", "change one number of the shape (repeatable; bad keys are listed)"},
+    {'y', 0, "type", "REGEX=TYPE", "type of the tensors that match, first match wins (repeatable)"},
+    {'y', 0, "default-type", "TYPE", "type of the other matrices (default: a published-like mix)"},
+    {'y', 0, "seed", "N", "seed (default 1)"},
+    {'y', 0, "skew", "X", "Zipf exponent of expert usage (default 1.35)"},
+    {'y', 0, "correlation", "X", "share of routing that changes slowly (default 0.6)"},
+    {'y', 0, "predictability", "X", "how well the next layer can be guessed (default 0.76)"},
+    {'y', 0, "split", "N", "write N files"},
+    {'y', 0, "fused", NULL, "gate and up in one tensor"},
+    {'y', 0, "threads", "N", "threads (default: all)"},
+    {'y', 0, "overwrite", NULL, "replace an existing file"},
+    {'d', 0, "quick", NULL, "a few seconds instead of half a minute"},
     {'j', 0, "json", NULL, "print figures as JSON"},
     {'h', 'h', "help", NULL, "show this help"},
 };
@@ -230,7 +243,9 @@ static bool set_plain(const flag *f, const char *text, cli_options *o) {
                     {"no-think", &o->no_think},   {"ignore-eos", &o->ignore_eos},
                     {"print-ids", &o->print_ids}, {"show-special", &o->show_special},
                     {"hash", &o->hash},           {"special", &o->parse_special},
-                    {"json", &o->json},           {"mlock", &o->mlock}};
+                    {"json", &o->json},           {"fused", &o->fused},
+                    {"overwrite", &o->overwrite}, {"quick", &o->quick},
+                    {"mlock", &o->mlock}};
     const struct {
         const char *name;
         const char **to;
@@ -240,6 +255,7 @@ static bool set_plain(const flag *f, const char *text, cli_options *o) {
                    {"out", &o->out},           {"chat-template", &o->chat_template},
                    {"ref", &o->ref},           {"dump", &o->dump},
                    {"dump-ref", &o->dump_ref}, {"faults", &o->faults},
+                   {"preset", &o->preset},     {"default-type", &o->type_default},
                    {"pack", &o->pack}};
     for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) {
         if (is(f, switches[i].name)) {
@@ -312,12 +328,34 @@ static bool set_memory(const flag *f, const value *v, cli_options *o, int *rc) {
     return true;
 }
 
+static int add_word(const value *v, const char **list, size_t max, size_t *n) {
+    if (*n == max) {
+        return cli_usage(v->command, "--%s is given more than %zu times", v->flag, max);
+    }
+    list[(*n)++] = v->text;
+    return CLI_OK;
+}
+
+static int set_synth(const flag *f, const value *v, cli_options *o) {
+    if (is(f, "set")) return add_word(v, o->sets, sizeof o->sets / sizeof *o->sets, &o->n_sets);
+    if (is(f, "type")) {
+        return add_word(v, o->types, sizeof o->types / sizeof *o->types, &o->n_types);
+    }
+    if (is(f, "seed")) return parse_uint(v, UINT64_MAX, &o->sampling.seed);
+    if (is(f, "skew")) return parse_double(v, &o->skew);
+    if (is(f, "correlation")) return parse_double(v, &o->correlation);
+    if (is(f, "predictability")) return parse_double(v, &o->predictability);
+    if (is(f, "split")) return parse_u32(v, 999, &o->split_files);
+    return parse_int(v, 1, 256, &o->threads);
+}
+
 static int set_value(const flag *f, const value *v, cli_options *o) {
     static const char *const kernels[] = {"auto", "ref"}, *const kv[] = {"f16", "f32"};
     static const char *const backends[] = {"cpu"};
     int choice = 0, rc = CLI_OK;
     if (set_plain(f, v->text, o)) return CLI_OK;
     if (f->group == 's') return set_sampling(f, v, o);
+    if (f->group == 'y') return set_synth(f, v, o);
     if (set_memory(f, v, o, &rc)) return rc;
     if (is(f, "verbose")) {
         o->verbose++;
@@ -385,7 +423,8 @@ int cli_parse(const cli_command *c, int argc, char **argv, cli_options *o, bool 
         shorts[len] = f->letter;
         if (f->arg) shorts[len + 1] = ':';
     }
-    *o = (cli_options){.sampling = rg_sampling_defaults()};
+    *o = (cli_options){
+        .sampling = rg_sampling_defaults(), .skew = -1, .correlation = -1, .predictability = -1};
     *help = false;
     opterr = 0;
     optind = 1;

@@ -18,6 +18,11 @@ static const cli_command commands[] = {
      cli_pack},
     {"plan", "-m MODEL [--ram SIZE] [--ctx N]",
      "Memory plan: what stays resident, what streams, and whether it fits.", "mex", 0, cli_plan},
+    {"synth", "OUT.gguf [--preset NAME] [--set KEY=VALUE] [--type REGEX=TYPE]",
+     "Writes a random model of any shape, with routing like a trained one's.", "y", 1, cli_synth},
+    {"doctor", "[-m MODEL] [--quick]",
+     "Measures drive and memory, checks limits and the model file, and gives advice.", "mdj", 0,
+     cli_doctor},
     {"ppl", "-m MODEL -f TEXT [--ctx N]",
      "Perplexity over non-overlapping windows of N tokens (default 512).", "mexfj", 0, cli_ppl},
 };
@@ -32,6 +37,12 @@ static void print_overview(FILE *to) {
     fprintf(to, "\nregolith COMMAND --help lists the options of a command.\n");
 }
 
+/* The others take the model as a word, or none. */
+static bool needs_model(const cli_command *c) {
+    return c->run != cli_inspect && c->run != cli_pack && c->run != cli_synth &&
+           c->run != cli_doctor;
+}
+
 static int run_command(const cli_command *c, int argc, char **argv) {
     cli_options opt;
     bool help = false;
@@ -42,11 +53,7 @@ static int run_command(const cli_command *c, int argc, char **argv) {
         cli_print_help(c);
         return cli_finish_output();
     }
-    if (!opt.model && !(c->max_args && opt.n_args)) {
-        return cli_usage(c->name, "-m MODEL is missing");
-    }
-    if (!opt.model && c->run != cli_inspect && c->run != cli_pack)
-        return cli_usage(c->name, "-m MODEL is missing");
+    if (!opt.model && needs_model(c)) return cli_usage(c->name, "-m MODEL is missing");
     return c->run(&opt);
 }
 

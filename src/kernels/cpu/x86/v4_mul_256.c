@@ -87,7 +87,7 @@ RG_INLINE void direct_rows(const v4_format *f, const v4_job *j, const uint8_t *c
                             256 * b + 64 * (uint32_t)p, C, sum[r]);
             }
             for (uint32_t c = 0; c < C; c++) {
-                const __m256i s = _mm256_loadu_si256((const __m256i *)(sums[c] + (size_t)16 * b));
+                const __m256i s = _mm256_loadu_si256((const void *)(sums[c] + (size_t)16 * b));
                 if (f->offset) {
                     const __m256i t = _mm256_mullo_epi32(_mm256_madd_epi16(h.scales, s),
                                                          _mm256_set1_epi32(f->offset));

@@ -34,10 +34,10 @@ RG_INLINE uint64_t v4_u64(const uint8_t *p) {
 }
 
 RG_INLINE __m128i v4_load128(const uint8_t *p) {
-    return _mm_loadu_si128((const __m128i *)p);
+    return _mm_loadu_si128((const void *)p);
 }
 RG_INLINE __m256i v4_load256(const uint8_t *p) {
-    return _mm256_loadu_si256((const __m256i *)p);
+    return _mm256_loadu_si256((const void *)p);
 }
 
 /* Bytes of a and b (32 each) as one register. */
@@ -152,7 +152,7 @@ RG_INLINE v4_part v4_part_q3_K(const uint8_t *b, int p) {
 
 /* Sixteen nibbles of eight bytes as 2 * nibble + 1. */
 RG_INLINE __m256i v4_odd_scales(const uint8_t *s) {
-    const __m128i bytes = _mm_loadl_epi64((const __m128i *)s);
+    const __m128i bytes = _mm_loadl_epi64((const void *)s);
     const __m128i low = _mm_and_si128(bytes, _mm_set1_epi8(15));
     const __m128i high = _mm_and_si128(_mm_srli_epi16(bytes, 4), _mm_set1_epi8(15));
     const __m256i n = _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(low, high));
@@ -205,7 +205,7 @@ RG_INLINE v4_block v4_head_iq2_xxs(const uint8_t *b) {
         s[2 * g] = s[2 * g + 1] = (int16_t)(2 * (b[2 + 8 * g + 7] >> 4) + 1);
     }
     v4_block h = {.d = v4_f16(b) * 0.125f};
-    h.scales = _mm256_loadu_si256((const __m256i *)s);
+    h.scales = _mm256_loadu_si256((const void *)s);
     return h;
 }
 
@@ -245,7 +245,7 @@ RG_INLINE v4_block v4_head_iq3_xxs(const uint8_t *b) {
         s[2 * g] = s[2 * g + 1] = (int16_t)(2 * (b[66 + 4 * g + 3] >> 4) + 1);
     }
     v4_block h = {.d = v4_f16(b) * 0.25f};
-    h.scales = _mm256_loadu_si256((const __m256i *)s);
+    h.scales = _mm256_loadu_si256((const void *)s);
     return h;
 }
 
@@ -287,7 +287,7 @@ RG_INLINE v4_block v4_head_iq4_xs(const uint8_t *b) {
         s[2 * g] = s[2 * g + 1] = (int16_t)((low | (high >> 2 * g & 3) << 4) - 32);
     }
     v4_block h = {.d = v4_f16(b)};
-    h.scales = _mm256_loadu_si256((const __m256i *)s);
+    h.scales = _mm256_loadu_si256((const void *)s);
     return h;
 }
 
