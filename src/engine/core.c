@@ -46,6 +46,9 @@ rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const rg_model *model
     const int n_threads = opt->n_threads ? opt->n_threads : rg_cpu_count();
     RG_GO(rg_pool_create(&core->pool, n_threads, st));
     RG_GO(make_frequencies(core, st));
+    core->layer_times =
+        rg_alloc(core->hp->n_layer + core->hp->n_mtp, sizeof *core->layer_times, st);
+    if (!core->layer_times) RG_GO(RG_NOMEM);
     RG_GO(rg_weights_load(core, st));
     RG_GO(make_scratch(core, st));
     if (opt->arena_bytes) RG_GO(rg_experts_open(core, st));
@@ -64,6 +67,7 @@ void rg_core_destroy(rg_core *core) {
     rg_weights_unload(&core->w);
     rg_mem_unmap(core->scratch_memory, core->scratch_bytes);
     rg_free(core->inv_freq);
+    rg_free(core->layer_times);
     rg_free(core);
 }
 
@@ -82,6 +86,11 @@ uint64_t rg_core_scratch_bytes(const rg_core *core) {
 
 rg_core_times rg_core_get_times(const rg_core *core) {
     return core->times;
+}
+
+const rg_layer_times *rg_core_get_layer_times(const rg_core *core, uint32_t *n_layer) {
+    *n_layer = core->hp->n_layer + core->hp->n_mtp;
+    return core->layer_times;
 }
 
 rg_stream *rg_core_stream(const rg_core *core) {
@@ -192,7 +201,8 @@ static rg_code run_window(const rg_window *win, const atomic_bool *cancel, rg_st
     const uint64_t embedded = rg_now_ns();
     RG_TRY(rg_ple_gather(win, st));
     core->times.embed_ns += embedded - begin;
-    core->times.ple_ns += rg_now_ns() - embedded;
+    core->lap_ns = rg_now_ns();
+    core->times.ple_ns += core->lap_ns - embedded;
     for (uint32_t i = 0; i < core->hp->n_layer; i++) {
         if (cancel && atomic_load_explicit(cancel, memory_order_relaxed)) {
             return rg_fail(st, RG_CANCELED, "canceled at layer %u", i);
