@@ -15,6 +15,12 @@ static const cli_command commands[] = {
      1, cli_inspect},
     {"plan", "-m MODEL [--ram SIZE] [--ctx N]",
      "Memory plan: what stays resident, what streams, and whether it fits.", "mex", 0, cli_plan},
+    {"bench", "-m MODEL [-p N] [-n N] [--reps R] [--ab FLAG=A,B]... [-f TEXT] [--json] [options]",
+     "Prefill and decode figures, cold and warm, with where the time went.", "mexfjb", 0,
+     cli_bench},
+    {"kld", "-m MODEL... -f TEXT (--ref FILE | --save FILE) [--ctx N] [--csv FILE] [options]",
+     "Divergence of a model's predictions from saved ones, over windows of N tokens.", "mexfjk", 0,
+     cli_kld},
     {"ppl", "-m MODEL -f TEXT [--ctx N]",
      "Perplexity over non-overlapping windows of N tokens (default 512).", "mexfj", 0, cli_ppl},
 };

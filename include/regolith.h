@@ -164,12 +164,13 @@ RG_API void rg_engine_get_meters(const rg_engine *engine, rg_engine_meters *out)
 /* One layer's part of that. A token takes at least the sum over the layers of before_router +
  * max(phase1, urgent_bytes / the drive's rate) + phase2, and what lies outside the layers. */
 typedef struct rg_layer_meters {
-    uint64_t before_router_ns; /* from the end of the layer before it until the reads are asked for */
-    uint64_t phase1_ns;        /* shared expert, guesses, experts that are in memory */
-    uint64_t phase2_ns;        /* experts as they arrive, combination */
-    uint64_t wait_ns;          /* for them to arrive */
-    uint64_t urgent_bytes;     /* of experts that nobody had asked for before */
-    uint64_t late_bytes;       /* of experts whose read-ahead was still under way */
+    uint64_t
+        before_router_ns;  /* from the end of the layer before it until the reads are asked for */
+    uint64_t phase1_ns;    /* shared expert, guesses, experts that are in memory */
+    uint64_t phase2_ns;    /* experts as they arrive, combination */
+    uint64_t wait_ns;      /* for them to arrive */
+    uint64_t urgent_bytes; /* of experts that nobody had asked for before */
+    uint64_t late_bytes;   /* of experts whose read-ahead was still under way */
 } rg_layer_meters;
 /* Fills the first `cap` layers and returns how many there are: the model's, and behind them the
  * draft block. */

@@ -199,8 +199,8 @@ struct rg_core {
     rg_core_times times;
     rg_layer_times *layer_times; /* [n_layer + n_mtp] */
     uint64_t lap_ns;             /* when the layers' time was last charged to one of its parts */
-    rg_stream *stream; /* NULL: the experts are in the weights */
-    uint32_t *routes;  /* [n_layer + n_mtp][chunk * n_used] items of the window, (row, k) order */
+    rg_stream *stream;           /* NULL: the experts are in the weights */
+    uint32_t *routes; /* [n_layer + n_mtp][chunk * n_used] items of the window, (row, k) order */
     uint32_t *route_rows; /* [n_layer + n_mtp] rows recorded there */
     uint32_t *touched;    /* the same items in one list */
 };

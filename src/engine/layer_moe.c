@@ -369,11 +369,8 @@ static rg_code run_streamed(moe_job *job, const rg_window *win, rg_input *u, rg_
 
 rg_code rg_layer_moe(const rg_window *win, const rg_moe_weights *w, uint32_t layer, rg_status *st) {
     rg_core *core = win->core;
-    moe_job job = {.core = core,
-                   .w = w,
-                   .times = &core->layer_times[layer],
-                   .layer = layer,
-                   .T = win->T};
+    moe_job job = {
+        .core = core, .w = w, .times = &core->layer_times[layer], .layer = layer, .T = win->T};
     rg_input u;
     rg_input_set(&u, core->s.u, win->T, core->hp->n_embd, &core->s.act);
     RG_TRY(core->stream ? run_streamed(&job, win, &u, st) : run_resident(&job, win, &u, st));
