@@ -37,7 +37,7 @@ static double read_per_token(const rg_plan *p, const rg_model *m, uint32_t chunk
  * tokens, but its scratch comes out of the arena. */
 static void choose_chunk(rg_plan *p, const rg_model *m, const rg_plan_request *req,
                          uint64_t fixed_bytes) {
-    double best = INFINITY;
+    double best = HUGE_VAL;
     for (uint32_t c = CHUNK_MIN; c <= CHUNK_AUTO_MAX; c *= 2) {
         const uint64_t scratch = scratch_bytes(m, c, req->n_threads);
         if (fixed_bytes + scratch + p->arena_min_bytes > p->budget_bytes) break;
