@@ -84,7 +84,7 @@ typedef struct bench_job {
     bench_watch watch;
     uint8_t *order; /* [reps * n_arm] arms as they ran */
     size_t n_order;
-    char warnings[3][160];
+    char warnings[4][160];
     size_t n_warning;
 } bench_job;
 
@@ -106,7 +106,7 @@ double bench_drive_gb_s(const char *path, uint64_t read_bytes);
 /* bench_watch.c: what else the machine did. */
 void bench_watch_begin(bench_watch *w);
 void bench_watch_look(bench_watch *w);
-/* Adds a line for each disturbance to job->warnings. */
+/* Adds a line for each disturbance to job->warnings; at most three. */
 void bench_watch_judge(bench_job *job);
 
 /* bench_print.c */

@@ -1,11 +1,12 @@
 /* regolith bench: prefill and decode figures, cold and warm, with where the time went. Arms are
  * interleaved, A B A B, so that a drift of the machine meets all of them alike.
  */
-#include <string.h>
+#include <math.h>
 
 #include "cli/bench.h"
 
-#define WARM_UP_TOKENS 16u
+#define WARM_UP_TOKENS      16u
+#define ACCOUNTED_ERROR_MAX 0.02
 
 const char *bench_key_name(size_t key) {
     static const char *const names[] = {
@@ -126,6 +127,23 @@ static int check(const cli_options *opt) {
     return CLI_OK;
 }
 
+/* The meters must explain the time that passed. */
+static void judge_sums(bench_job *job) {
+    double worst = 1;
+    for (size_t a = 0; a < job->n_arm; a++) {
+        for (uint32_t rep = 0; rep < job->opt->reps; rep++) {
+            const bench_run *runs[] = {&job->arms[a].cold[rep], &job->arms[a].warm[rep]};
+            for (size_t i = 0; i < 2; i++) {
+                const double share = runs[i]->v[BENCH_ALL][BENCH_ACCOUNTED_SHARE];
+                if (fabs(share - 1) > fabs(worst - 1)) worst = share;
+            }
+        }
+    }
+    if (fabs(worst - 1) <= ACCOUNTED_ERROR_MAX) return;
+    snprintf(job->warnings[job->n_warning++], sizeof job->warnings[0],
+             "the meters explain %.1f %% of the time of a run", 100 * worst);
+}
+
 static int run(bench_job *job) {
     rg_status st = {0};
     const int made = bench_make_arms(job);
@@ -137,6 +155,7 @@ static int run(bench_job *job) {
     cli_progress_clear();
     if (rc != RG_OK) return cli_fail(&st);
     bench_watch_judge(job);
+    judge_sums(job);
     for (size_t i = 0; i < job->n_warning; i++)
         fprintf(stderr, "regolith: warning: %s\n", job->warnings[i]);
     if (job->opt->json) return bench_print_json(job);
