@@ -1,6 +1,7 @@
 /* Flags: one table for all commands. */
 #include "cli/cli.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
@@ -107,7 +108,7 @@ static int parse_uint(const value *v, uint64_t max, uint64_t *out) {
     char *end = NULL;
     errno = 0;
     const unsigned long long n = strtoull(v->text, &end, 10);
-    if (errno || end == v->text || *end || v->text[0] == '-' || n > max) {
+    if (errno || *end || !isdigit((unsigned char)v->text[0]) || n > max) {
         char wanted[64];
         snprintf(wanted, sizeof wanted, "a whole number up to %llu", (unsigned long long)max);
         return bad(v, wanted);

@@ -38,6 +38,7 @@ static void print_overview(FILE *to) {
 static int run_command(const cli_command *c, int argc, char **argv) {
     cli_options opt;
     bool help = false;
+    cli_name_command(c->name);
     const int rc = cli_parse(c, argc, argv, &opt, &help);
     if (rc != CLI_OK) return rc;
     if (help) {

@@ -291,7 +291,8 @@ RG_API void rg_session_destroy(rg_session *session);
 RG_API void rg_session_reset(rg_session *session);
 RG_API uint32_t rg_session_length(const rg_session *session);
 RG_API uint32_t rg_session_capacity(const rg_session *session);
-/* Ends a running call of this session with CANCELED at the next layer. From any thread. */
+/* Ends a running call of this session with CANCELED at the next layer, or the next call where none
+ * runs; rg_session_reset takes it back. From any thread and from a signal handler. */
 RG_API void rg_session_cancel(rg_session *session);
 
 /* Receives the logits [n_vocab] of the token at `position`; valid during the call. Anything but OK
@@ -310,7 +311,12 @@ RG_API RG_MUST_CHECK rg_code rg_session_finish_dump(rg_session *session, char *r
                                                     rg_status *st);
 
 #define RG_FINISH(X)                                                                               \
-    X(LENGTH, "length") X(EOS, "eos") X(STOP, "stop") X(CONTEXT, "context") X(CALLER, "caller")
+    X(LENGTH, "length")                                                                            \
+    X(EOS, "eos")                                                                                  \
+    X(STOP, "stop")                                                                                \
+    X(CONTEXT, "context")                                                                          \
+    X(CALLER, "caller")                                                                            \
+    X(CANCELED, "canceled")
 typedef enum rg_finish {
 #define RG_FINISH_ENUM(name, text) RG_FINISH_##name,
     RG_FINISH(RG_FINISH_ENUM)
@@ -339,7 +345,8 @@ typedef struct rg_generate_result {
 } rg_generate_result;
 
 /* Continues behind the last evaluated token. The last chosen token has not been evaluated yet when
- * this returns; the next eval or generate does it first. `out` may be NULL. */
+ * this returns; the next eval or generate does it first. `out` may be NULL. A generation that is
+ * canceled gives all text it has and fills `out` before it returns CANCELED. */
 RG_API RG_MUST_CHECK rg_code rg_session_generate(rg_session *session,
                                                  const rg_generate_options *opt,
                                                  rg_generate_result *out, rg_status *st);

@@ -107,7 +107,7 @@ static rg_code open_parts(rg_engine *e, const rg_engine_options *opt, rg_status 
     if (rc == RG_OK) rc = rg_tokenizer_create(&e->vocab.tokenizer, e->vocab.gguf, st);
     if (rc != RG_OK) return rg_context(st, rc, "%s", opt->model_path);
     find_template(e, opt->chat_template);
-    if (opt->chat_template && !e->chat) {
+    if (!e->chat && (opt->chat_template || e->chat_status.code == RG_NOMEM)) {
         if (st && st->code == RG_OK) *st = e->chat_status;
         return e->chat_status.code;
     }

@@ -251,9 +251,22 @@ typedef struct rg_window {
     const int32_t *ids; /* [T] */
 } rg_window;
 
+/* What a window knows of the call it belongs to. Zeroed = nothing. */
+typedef struct rg_eval_call {
+    const atomic_bool *cancel;
+    uint32_t done, total; /* tokens before this window, and of the whole call */
+} rg_eval_call;
+
+/* Runs the rows through the trunk and their draft blocks; the residual of the last layer stays in
+ * the scratch. The caller moves the lengths and ids of the sequences on. */
+rg_code rg_window_run(const rg_window *win, const rg_eval_call *call, rg_status *st);
+
 static inline bool rg_seq_f16(const rg_seq *seq) {
     return seq->opt.kv == RG_KV_F16;
 }
+
+/* rg_mem_map, refused with the sum when the machine has less memory free. */
+rg_code rg_take_memory(void **out, size_t bytes, rg_status *st);
 
 /* Rotation tables of the window's rows into s.rope. */
 void rg_window_rope(const rg_window *win);
@@ -291,7 +304,8 @@ static inline uint64_t rg_core_lap(rg_core *core) {
 
 void rg_layer_gdn(const rg_window *win, uint32_t layer);
 /* `kv_layer` indexes seq->layers; positions start at seg.pos0. */
-void rg_layer_attn(const rg_window *win, const rg_attn_weights *w, uint32_t kv_layer);
+rg_code rg_layer_attn(const rg_window *win, const rg_attn_weights *w, uint32_t kv_layer,
+                      rg_status *st);
 rg_code rg_layer_moe(const rg_window *win, const rg_moe_weights *w, uint32_t layer, rg_status *st);
 /* Rows of the n-gram table for every token of the window into ple_in. */
 rg_code rg_ple_gather(const rg_window *win, rg_status *st);

@@ -103,6 +103,8 @@ RG_MUST_CHECK rg_code rg_seq_create(rg_seq **out, rg_core *core, const rg_seq_op
 void rg_seq_destroy(rg_seq *seq);
 /* Back to the empty sequence; also mends a sequence that failed. */
 void rg_seq_reset(rg_seq *seq);
+/* A call broke off in the middle: only rg_seq_reset helps. */
+bool rg_seq_failed(const rg_seq *seq);
 uint32_t rg_seq_length(const rg_seq *seq); /* tokens so far */
 uint32_t rg_seq_capacity(const rg_seq *seq);
 uint64_t rg_seq_bytes(const rg_seq *seq);
