@@ -13,10 +13,17 @@
 
 enum { CLI_OK = 0, CLI_FAILURE = 1, CLI_USAGE = 2, CLI_INTERRUPTED = 130 };
 
+#define CLI_MODELS_MAX 16
+#define CLI_AB_MAX     4
+#define CLI_REPS_MAX   1000
+
 /* Everything any command takes; a command reads the fields of the flags it accepts. */
 typedef struct cli_options {
+    const struct cli_command *command;
     /* model and engine */
-    const char *model;
+    const char *model; /* the last of models[] */
+    const char *models[CLI_MODELS_MAX];
+    size_t n_models;
     int threads;
     uint32_t ctx;
     uint32_t chunk;
@@ -63,6 +70,14 @@ typedef struct cli_options {
     const char *dump;
     const char *dump_ref;
     double dump_tolerance;
+    /* bench */
+    uint32_t n_prompt, n_gen, reps;
+    const char *ab[CLI_AB_MAX]; /* [n_ab] "flag=a,b" */
+    size_t n_ab;
+    bool cold, generate;
+    double ceiling_gb_s; /* 0: to be measured */
+    /* kld */
+    const char *save, *csv;
     /* tokenize */
     bool decode_ids;
     bool parse_special;
@@ -95,6 +110,9 @@ typedef struct cli_command {
 /* flags.c: parses the words behind the command name. Returns CLI_OK, or CLI_USAGE after saying why.
  * `*help` is set when --help was asked for. */
 int cli_parse(const cli_command *command, int argc, char **argv, cli_options *out, bool *help);
+/* Sets one flag that the command accepts, as if it had been given; switches take "on" and "off".
+ * Returns CLI_OK, or CLI_USAGE after saying why. */
+int cli_set_flag(cli_options *opt, const char *name, const char *text);
 /* Prints the help of one command to standard output. */
 void cli_print_help(const cli_command *command);
 
@@ -143,5 +161,7 @@ int cli_plan(const cli_options *opt);
 int cli_synth(const cli_options *opt);
 int cli_doctor(const cli_options *opt);
 int cli_pack(const cli_options *opt);
+int cli_bench(const cli_options *opt);
+int cli_kld(const cli_options *opt);
 
 #endif

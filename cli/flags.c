@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Groups: m model, e engine, i text input, I ids input, g generation, s sampling, l logits,
- * t tokenize, j json, c chat, f file, x context. */
+ * t tokenize, j json, c chat, f file, x context, b bench, k kld. */
 typedef struct flag {
     char group;
     char letter; /* 0 = none */
@@ -72,6 +72,17 @@ static const flag flags[] = {
     {'l', 0, "dump", "DIR", "write the values inside every layer"},
     {'l', 0, "dump-ref", "DIR", "name the first layer and tensor that differ from that dump"},
     {'l', 0, "dump-tol", "X", "relative difference that --dump-ref lets pass (default 0)"},
+    {'b', 'p', "n-prompt", "N", "tokens of the prompt (default 512)"},
+    {'b', 'n', "n-gen", "N", "tokens decoded behind it (default 64)"},
+    {'b', 0, "reps", "R", "repetitions (default 3)"},
+    {'b', 0, "seed", "N", "seed of the random token ids (default 0)"},
+    {'b', 0, "ab", "FLAG=A,B", "compare values of a flag, interleaved; twice: all combinations"},
+    {'b', 0, "cold", NULL, "drop the model's files from the page cache before each cold run"},
+    {'b', 0, "generate", NULL, "decode what the model would write, with sampling, not given ids"},
+    {'b', 0, "ceiling", "GB/S", "the drive's best rate (default: measured when experts stream)"},
+    {'k', 0, "ref", "FILE", "reference logits: of --save, or raw f32 of logits --out"},
+    {'k', 0, "save", "FILE", "write this model's logits as a reference, compressed"},
+    {'k', 0, "csv", "FILE", "write one line for each position"},
     {'t', 0, "decode", NULL, "ids to text"},
     {'t', 0, "special", NULL, "parse special tokens in the text"},
     {'y', 0, "preset", "NAME", "shape to start from: release, demo or tiny (default release)"},
@@ -219,6 +230,26 @@ static int parse_lookahead(const value *v, int32_t *out) {
     return rc;
 }
 
+/* The last one counts, except for commands that compare models. */
+static int add_model(const value *v, cli_options *o) {
+    if (o->n_models == sizeof o->models / sizeof o->models[0]) {
+        return cli_usage(v->command, "--%s is given more than %zu times", v->flag,
+                         sizeof o->models / sizeof o->models[0]);
+    }
+    o->models[o->n_models++] = v->text;
+    o->model = v->text;
+    return CLI_OK;
+}
+
+static int add_ab(const value *v, cli_options *o) {
+    if (o->n_ab == sizeof o->ab / sizeof o->ab[0]) {
+        return cli_usage(v->command, "--%s is given more than %zu times", v->flag,
+                         sizeof o->ab / sizeof o->ab[0]);
+    }
+    o->ab[o->n_ab++] = v->text;
+    return CLI_OK;
+}
+
 static int add_stop(const value *v, cli_options *o) {
     if (o->n_stop == sizeof o->stop / sizeof o->stop[0]) {
         return cli_usage(v->command, "--%s is given more than %zu times", v->flag,
@@ -245,18 +276,19 @@ static bool set_plain(const flag *f, const char *text, cli_options *o) {
                     {"hash", &o->hash},           {"special", &o->parse_special},
                     {"json", &o->json},           {"fused", &o->fused},
                     {"overwrite", &o->overwrite}, {"quick", &o->quick},
-                    {"mlock", &o->mlock}};
+                    {"mlock", &o->mlock},         {"cold", &o->cold},
+                    {"generate", &o->generate}};
     const struct {
         const char *name;
         const char **to;
-    } strings[] = {{"model", &o->model},       {"prompt", &o->prompt},
-                   {"file", &o->file},         {"ids", &o->ids},
-                   {"system", &o->system},     {"reasoning-effort", &o->effort},
+    } strings[] = {{"save", &o->save},         {"csv", &o->csv},
+                   {"prompt", &o->prompt},     {"file", &o->file},
+                   {"ids", &o->ids},           {"system", &o->system},
                    {"out", &o->out},           {"chat-template", &o->chat_template},
                    {"ref", &o->ref},           {"dump", &o->dump},
                    {"dump-ref", &o->dump_ref}, {"faults", &o->faults},
                    {"preset", &o->preset},     {"default-type", &o->type_default},
-                   {"pack", &o->pack}};
+                   {"pack", &o->pack},         {"reasoning-effort", &o->effort}};
     for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) {
         if (is(f, switches[i].name)) {
             *switches[i].on = true;
@@ -302,6 +334,25 @@ static int parse_io(const value *v, cli_options *o) {
     o->io_null = choice == 3;
     o->io = choice == 3 ? RG_IO_AUTO : (rg_io_backend)choice;
     return CLI_OK;
+}
+
+/* Benchmarks; false when the flag is none of them. */
+static bool set_bench(const flag *f, const value *v, cli_options *o, int *rc) {
+    if (f->group != 'b') return false;
+    if (is(f, "n-prompt")) {
+        *rc = parse_u32(v, INT32_MAX, &o->n_prompt);
+    } else if (is(f, "n-gen")) {
+        *rc = parse_u32(v, INT32_MAX, &o->n_gen);
+    } else if (is(f, "reps")) {
+        *rc = parse_u32(v, CLI_REPS_MAX, &o->reps);
+    } else if (is(f, "seed")) {
+        *rc = parse_uint(v, UINT64_MAX, &o->sampling.seed);
+    } else if (is(f, "ceiling")) {
+        *rc = parse_double(v, &o->ceiling_gb_s);
+    } else if (is(f, "ab")) {
+        *rc = add_ab(v, o);
+    }
+    return true;
 }
 
 /* Memory and reads; false when the flag is none of them. */
@@ -356,6 +407,8 @@ static int set_value(const flag *f, const value *v, cli_options *o) {
     if (set_plain(f, v->text, o)) return CLI_OK;
     if (f->group == 's') return set_sampling(f, v, o);
     if (f->group == 'y') return set_synth(f, v, o);
+    if (is(f, "model")) return add_model(v, o);
+    if (set_bench(f, v, o, &rc)) return rc;
     if (set_memory(f, v, o, &rc)) return rc;
     if (is(f, "verbose")) {
         o->verbose++;
@@ -423,8 +476,14 @@ int cli_parse(const cli_command *c, int argc, char **argv, cli_options *o, bool 
         shorts[len] = f->letter;
         if (f->arg) shorts[len + 1] = ':';
     }
-    *o = (cli_options){
-        .sampling = rg_sampling_defaults(), .skew = -1, .correlation = -1, .predictability = -1};
+    *o = (cli_options){.command = c,
+                       .sampling = rg_sampling_defaults(),
+                       .n_prompt = 512,
+                       .n_gen = 64,
+                       .reps = 3,
+                       .skew = -1,
+                       .correlation = -1,
+                       .predictability = -1};
     *help = false;
     opterr = 0;
     optind = 1;
@@ -453,6 +512,20 @@ int cli_parse(const cli_command *c, int argc, char **argv, cli_options *o, bool 
         return cli_usage(c->name, "unexpected word %s", o->args[c->max_args]);
     }
     return CLI_OK;
+}
+
+int cli_set_flag(cli_options *o, const char *name, const char *text) {
+    const flag *f = NULL;
+    for (size_t i = 0; i < N_FLAGS && !f; i++) {
+        if (strcmp(flags[i].name, name) == 0 && accepts(o->command, &flags[i])) f = &flags[i];
+    }
+    if (!f || f->group == 'h') {
+        return cli_usage(o->command->name, "--%s is no option of this command", name);
+    }
+    const value v = {o->command->name, f->name, text};
+    if (f->arg) return set_value(f, &v, o);
+    if (strcmp(text, "on") == 0) return set_value(f, &v, o);
+    return strcmp(text, "off") == 0 ? CLI_OK : bad(&v, "on or off");
 }
 
 void cli_print_help(const cli_command *c) {

@@ -23,6 +23,12 @@ static const cli_command commands[] = {
     {"doctor", "[-m MODEL] [--quick]",
      "Measures drive and memory, checks limits and the model file, and gives advice.", "mdj", 0,
      cli_doctor},
+    {"bench", "-m MODEL [-p N] [-n N] [--reps R] [--ab FLAG=A,B]... [-f TEXT] [--json] [options]",
+     "Prefill and decode figures, cold and warm, with where the time went.", "mexfjb", 0,
+     cli_bench},
+    {"kld", "-m MODEL... -f TEXT (--ref FILE | --save FILE) [--ctx N] [--csv FILE] [options]",
+     "Divergence of a model's predictions from saved ones, over windows of N tokens.", "mexfjk", 0,
+     cli_kld},
     {"ppl", "-m MODEL -f TEXT [--ctx N]",
      "Perplexity over non-overlapping windows of N tokens (default 512).", "mexfj", 0, cli_ppl},
 };

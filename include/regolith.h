@@ -129,6 +129,9 @@ typedef struct rg_engine_info {
     uint64_t budget_bytes, arena_bytes; /* arena 0: all experts are loaded */
     const char *io_backend;             /* "" when nothing streams */
     const char *pack_path;              /* "" when no pack is used; lives as long as the engine */
+    uint64_t expert_bytes;              /* of the largest expert */
+    uint64_t file_bytes;                /* of all parts of the model file */
+    uint64_t n_weight;                  /* elements of all its tensors */
     double load_ms;
 } rg_engine_info;
 
@@ -144,13 +147,15 @@ RG_API RG_MUST_CHECK rg_code rg_engine_print_plan(const rg_engine *engine, char 
 /* The plan alone: reads the header of the file, loads nothing. */
 RG_API RG_MUST_CHECK rg_code rg_plan_for(const rg_engine_options *opt, char **text, rg_status *st);
 
-/* Counters of the whole engine since it was opened. The parts of time add up to total_ms. */
+/* Counters of the whole engine since it was opened. The parts of time (compute, wait, handshake,
+ * host) add up to total_ms. */
 typedef struct rg_engine_meters {
     uint64_t hits, misses, late;
     uint64_t readahead_useful, readahead_wasted;
     uint64_t read_bytes, wasted_bytes;
     double drive_gb_s; /* while reads were in flight */
-    double total_ms;   /* of all windows and of the host between them */
+    double drive_ms;   /* with reads in flight */
+    double total_ms;   /* of all evaluations and generations */
     double compute_ms, wait_ms, handshake_ms, host_ms;
     double embed_ms, ple_ms, plan_ms, sample_ms; /* parts of compute_ms and host_ms */
     double ple_wait_ms;                          /* part of wait_ms: rows of the n-gram table */
@@ -159,8 +164,29 @@ typedef struct rg_engine_meters {
     uint64_t arena_peak_bytes, rss_peak_bytes;
     uint64_t retries, read_errors, evictions, waves;
     uint64_t major_faults;
+    uint64_t draft_offered, draft_accepted;
 } rg_engine_meters;
 RG_API void rg_engine_get_meters(const rg_engine *engine, rg_engine_meters *out);
+
+/* One layer's part of that. A token takes at least the sum over the layers of before_router +
+ * max(phase1, urgent_bytes / the drive's rate) + phase2, and what lies outside the layers. */
+typedef struct rg_layer_meters {
+    uint64_t
+        before_router_ns;  /* from the end of the layer before it until the reads are asked for */
+    uint64_t phase1_ns;    /* shared expert, guesses, experts that are in memory */
+    uint64_t phase2_ns;    /* experts as they arrive, combination */
+    uint64_t wait_ns;      /* for them to arrive */
+    uint64_t urgent_bytes; /* of experts that nobody had asked for before */
+    uint64_t late_bytes;   /* of experts whose read-ahead was still under way */
+} rg_layer_meters;
+/* Fills the first `cap` layers and returns how many there are: the model's, and behind them the
+ * draft block. */
+RG_API size_t rg_engine_get_layer_meters(const rg_engine *engine, rg_layer_meters *out, size_t cap);
+
+/* Forgets the cached experts, as if the engine had just been opened; with `page_cache` the system
+ * is asked to forget the model's files too. */
+RG_API RG_MUST_CHECK rg_code rg_engine_drop_caches(rg_engine *engine, bool page_cache,
+                                                   rg_status *st);
 
 /* ---- text ----------------------------------------------------------------------------------- */
 

@@ -24,6 +24,7 @@ struct rg_engine {
     rg_seq_options planned; /* the session the plan makes room for */
     double load_ms;
     double host_ms;        /* of all sessions: sampling, text */
+    double call_ms;        /* of all evaluations and generations */
     uint64_t major_faults; /* when the engine was open */
 };
 

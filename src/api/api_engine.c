@@ -203,7 +203,15 @@ void rg_engine_get_info(const rg_engine *e, rg_engine_info *out) {
                             .arena_bytes = e->plan.resident ? 0 : e->plan.arena_bytes,
                             .io_backend = "",
                             .pack_path = e->pack ? rg_pack_path(e->pack) : "",
+                            .expert_bytes = e->plan.slot_bytes,
                             .load_ms = e->load_ms};
+    const rg_gguf *g = e->vocab.gguf;
+    for (uint32_t i = 0; i < rg_gguf_file_count(g); i++)
+        out->file_bytes += rg_gguf_file(g, i)->size_bytes;
+    for (size_t i = 0; i < rg_gguf_tensor_count(g); i++) {
+        const uint64_t *ne = rg_gguf_tensor_at(g, i)->ne;
+        out->n_weight += ne[0] * ne[1] * ne[2] * ne[3];
+    }
     const rg_stream *stream = rg_core_stream(e->core);
     if (stream) out->io_backend = rg_stream_backend_name(stream);
 }
@@ -266,10 +274,11 @@ void rg_engine_get_meters(const rg_engine *e, rg_engine_meters *out) {
         .read_bytes = m.read_bytes,
         .wasted_bytes = m.wasted_bytes,
         .drive_gb_s = m.busy_ns ? (double)m.read_bytes / (double)m.busy_ns : 0.0,
-        .total_ms = window_ms + e->host_ms,
+        .drive_ms = (double)m.busy_ns * 1e-6,
+        .total_ms = e->call_ms,
         .compute_ms = window_ms - wait_ms,
         .wait_ms = wait_ms,
-        .host_ms = e->host_ms,
+        .host_ms = e->call_ms - window_ms,
         .embed_ms = (double)t.embed_ns * 1e-6,
         .ple_ms = (double)t.ple_ns * 1e-6,
         .ple_wait_ms = (double)t.ple_wait_ns * 1e-6,
@@ -286,6 +295,29 @@ void rg_engine_get_meters(const rg_engine *e, rg_engine_meters *out) {
         .evictions = m.evictions,
         .waves = m.waves,
         .major_faults = rg_major_faults() - e->major_faults};
+}
+
+size_t rg_engine_get_layer_meters(const rg_engine *e, rg_layer_meters *out, size_t cap) {
+    uint32_t n = 0;
+    const rg_layer_times *t = rg_core_get_layer_times(e->core, &n);
+    for (size_t i = 0; i < n && i < cap; i++) {
+        out[i] = (rg_layer_meters){.before_router_ns = t[i].before_router_ns,
+                                   .phase1_ns = t[i].phase1_ns,
+                                   .phase2_ns = t[i].phase2_ns,
+                                   .wait_ns = t[i].wait_ns,
+                                   .urgent_bytes = t[i].urgent_bytes,
+                                   .late_bytes = t[i].late_bytes};
+    }
+    return n;
+}
+
+rg_code rg_engine_drop_caches(rg_engine *e, bool page_cache, rg_status *st) {
+    if (rg_core_stream(e->core)) rg_stream_clear(rg_core_stream(e->core));
+    if (!page_cache) return RG_OK;
+    for (uint32_t i = 0; i < rg_gguf_file_count(e->vocab.gguf); i++) {
+        RG_TRY(rg_page_cache_drop(rg_gguf_file_path(e->vocab.gguf, i), st));
+    }
+    return RG_OK;
 }
 
 const rg_vocab *rg_engine_vocab(const rg_engine *e) {

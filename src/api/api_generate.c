@@ -129,12 +129,15 @@ rg_code rg_session_generate(rg_session *s, const rg_generate_options *opt, rg_ge
     if (!s->has_logits) return rg_fail(st, RG_INVALID, "no token has been evaluated yet");
     generation g = {.s = s, .opt = opt};
     const uint64_t begin = rg_now_ns();
+    const double calls_ms = s->engine->call_ms; /* evaluations inside are part of this call */
     rg_buf_clear(&s->text);
     const rg_code rc = run(&g, st);
-    s->stats.decode_ms += (double)(rg_now_ns() - begin) * 1e-6;
     s->stats.decode_tokens += g.result.n_tokens;
     rg_sampler_destroy(g.sampler);
     rg_stop_destroy(g.stop);
+    const double ms = (double)(rg_now_ns() - begin) * 1e-6;
+    s->stats.decode_ms += ms;
+    s->engine->call_ms = calls_ms + ms;
     if ((rc == RG_OK || rc == RG_CANCELED) && out) *out = g.result;
     return rc;
 }

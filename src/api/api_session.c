@@ -112,6 +112,7 @@ static rg_code eval_ids(rg_session *s, const int32_t *ids, uint32_t n, uint32_t 
     if (rg_seq_failed(s->seq)) s->has_logits = false;
     const double ms = (double)(rg_now_ns() - begin) * 1e-6;
     s->stats.compute_ms += ms;
+    s->engine->call_ms += ms;
     if (n > 1) {
         s->stats.prefill_tokens += n;
         s->stats.prefill_ms += ms;

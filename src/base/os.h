@@ -51,6 +51,9 @@ int rg_cpu_count(void);
 uint64_t rg_mem_available_bytes(void);
 /* Peak resident set of this process, bytes. */
 uint64_t rg_rss_peak_bytes(void);
+/* Asks the system to forget what it keeps of a file in its page cache; clean pages that nobody maps
+ * go. UNSUPPORTED where there is no such call. */
+RG_MUST_CHECK rg_code rg_page_cache_drop(const char *path, rg_status *st);
 /* Page faults of this process that had to read a device. */
 uint64_t rg_major_faults(void);
 

@@ -75,3 +75,7 @@ uint64_t rg_rss_peak_bytes(void) {
     if (getrusage(RUSAGE_SELF, &use) != 0) return 0;
     return (uint64_t)use.ru_maxrss; /* bytes here, KiB elsewhere */
 }
+
+rg_code rg_page_cache_drop(const char *path, rg_status *st) {
+    return rg_fail(st, RG_UNSUPPORTED, "cached pages of %s cannot be dropped on this system", path);
+}

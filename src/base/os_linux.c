@@ -256,3 +256,13 @@ uint64_t rg_rss_peak_bytes(void) {
     if (getrusage(RUSAGE_SELF, &use) != 0) return 0;
     return (uint64_t)use.ru_maxrss * 1024u;
 }
+
+/* Dirty pages would stay, so they are written first. */
+rg_code rg_page_cache_drop(const char *path, rg_status *st) {
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return rg_fail_errno(st, RG_IO, errno, "cannot open %s", path);
+    (void)fdatasync(fd);
+    const int err = posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    close(fd);
+    return err ? rg_fail_errno(st, RG_IO, err, "cannot drop cached pages of %s", path) : RG_OK;
+}

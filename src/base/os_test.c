@@ -258,6 +258,23 @@ static void test_memory(void **state) {
     assert_int_equal(st.code, RG_NOMEM);
 }
 
+/* What the system keeps is its own affair; the file must stay as it is. */
+static void test_page_cache_drop(void **state) {
+    (void)state;
+    rg_status st = {0};
+    write_file("file", 5000);
+    const rg_code rc = rg_page_cache_drop(path, &st);
+    assert_true(rc == RG_OK || rc == RG_UNSUPPORTED);
+    char *text = NULL;
+    size_t len = 0;
+    assert_int_equal(rg_file_slurp(&text, &len, path, 10000, NULL), RG_OK);
+    assert_int_equal(len, 5000);
+    rg_free(text);
+    rg_status_clear(&st);
+    assert_int_not_equal(rg_page_cache_drop(path_of("missing"), &st), RG_OK);
+    assert_non_null(strstr(st.message, "missing"));
+}
+
 static void test_machine(void **state) {
     (void)state;
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
@@ -279,6 +296,7 @@ int main(void) {
         cmocka_unit_test(test_shrinking_file), cmocka_unit_test(test_slurp),
         cmocka_unit_test(test_slurp_torture),  cmocka_unit_test(test_slurp_pipe),
         cmocka_unit_test(test_memory),         cmocka_unit_test(test_machine),
+        cmocka_unit_test(test_page_cache_drop),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

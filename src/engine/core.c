@@ -56,6 +56,9 @@ rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const rg_model *model
     const int n_threads = opt->n_threads ? opt->n_threads : rg_cpu_count();
     RG_GO(rg_pool_create(&core->pool, n_threads, st));
     RG_GO(make_frequencies(core, st));
+    core->layer_times =
+        rg_alloc(core->hp->n_layer + core->hp->n_mtp, sizeof *core->layer_times, st);
+    if (!core->layer_times) RG_GO(RG_NOMEM);
     RG_GO(rg_weights_load(core, st));
     RG_GO(make_scratch(core, st));
     RG_GO(rg_ple_open(core, st));
@@ -76,6 +79,7 @@ void rg_core_destroy(rg_core *core) {
     rg_weights_unload(&core->w);
     rg_mem_unmap(core->scratch_memory, core->scratch_bytes);
     rg_free(core->inv_freq);
+    rg_free(core->layer_times);
     rg_free(core);
 }
 
@@ -99,6 +103,11 @@ rg_core_times rg_core_get_times(const rg_core *core) {
 void rg_core_ple_meters(const rg_core *core, rg_ple_meters *out) {
     *out = (rg_ple_meters){0};
     if (core->ple) rg_ple_reader_meters_get(core->ple, out);
+}
+
+const rg_layer_times *rg_core_get_layer_times(const rg_core *core, uint32_t *n_layer) {
+    *n_layer = core->hp->n_layer + core->hp->n_mtp;
+    return core->layer_times;
 }
 
 rg_stream *rg_core_stream(const rg_core *core) {
@@ -225,7 +234,8 @@ rg_code rg_window_run(const rg_window *win, const rg_eval_call *call, rg_status 
     const uint64_t begin = rg_now_ns();
     rg_pool_run(core->pool, win->T, 1, embed_rows, &rows);
     rg_window_rope(win);
-    core->times.embed_ns += rg_now_ns() - begin;
+    core->lap_ns = rg_now_ns();
+    core->times.embed_ns += core->lap_ns - begin;
     for (uint32_t i = 0; i < core->hp->n_layer; i++) {
         if (call->cancel && atomic_load_explicit(call->cancel, memory_order_relaxed)) {
             return rg_fail(st, RG_CANCELED, "canceled at layer %u", i);

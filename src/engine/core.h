@@ -196,9 +196,11 @@ struct rg_core {
     size_t scratch_bytes;
     rg_tap tap; /* see == NULL: off */
     rg_core_times times;
-    rg_ple_reader *ple; /* NULL: no n-gram table */
-    rg_stream *stream;  /* NULL: the experts are in the weights */
-    uint32_t *routes;   /* [n_layer + n_mtp][chunk * n_used] items of the window, (row, k) order */
+    rg_ple_reader *ple;          /* NULL: no n-gram table */
+    rg_layer_times *layer_times; /* [n_layer + n_mtp] */
+    uint64_t lap_ns;             /* when the layers' time was last charged to one of its parts */
+    rg_stream *stream;           /* NULL: the experts are in the weights */
+    uint32_t *routes; /* [n_layer + n_mtp][chunk * n_used] items of the window, (row, k) order */
     uint32_t *route_rows; /* [n_layer + n_mtp] rows recorded there */
     uint32_t *touched;    /* the same items in one list */
 };
@@ -292,6 +294,13 @@ rg_code rg_hc_read(rg_core *core, const rg_hc_weights *w, const float *residual,
                    uint32_t layer, const char *where, rg_status *st);
 /* residual_s += inject_s * y. */
 void rg_hc_write(rg_core *core, float *residual, uint32_t T);
+
+/* Nanoseconds since the last lap of this window; starts the next. */
+static inline uint64_t rg_core_lap(rg_core *core) {
+    const uint64_t now = rg_now_ns(), lap = now - core->lap_ns;
+    core->lap_ns = now;
+    return lap;
+}
 
 void rg_layer_gdn(const rg_window *win, uint32_t layer);
 /* `kv_layer` indexes seq->layers; positions start at seg.pos0. */

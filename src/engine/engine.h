@@ -85,6 +85,20 @@ rg_core_times rg_core_get_times(const rg_core *core);
 /* Meters of the n-gram rows; all 0 without a table. Any thread. */
 void rg_core_ple_meters(const rg_core *core, rg_ple_meters *out);
 
+/* The same layer by layer, since the core was created, and what bounds it from below: a turn takes
+ * at least before_router + max(phase1, urgent_bytes / rate of the drive) + phase2. */
+typedef struct rg_layer_times {
+    uint64_t
+        before_router_ns;  /* from the end of the layer before it until the reads are asked for */
+    uint64_t phase1_ns;    /* shared expert, guesses, experts that are there */
+    uint64_t phase2_ns;    /* experts as they arrive, combination */
+    uint64_t wait_ns;      /* for them to arrive */
+    uint64_t urgent_bytes; /* of experts that nobody had asked for before */
+    uint64_t late_bytes;   /* of experts whose read-ahead was still under way */
+} rg_layer_times;
+/* [n_layer], behind the trunk layers the draft block where there is one. */
+const rg_layer_times *rg_core_get_layer_times(const rg_core *core, uint32_t *n_layer);
+
 /* ---- sequences ------------------------------------------------------------------------------ */
 
 typedef struct rg_seq_options {

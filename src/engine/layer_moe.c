@@ -11,6 +11,7 @@
 typedef struct moe_job {
     rg_core *core;
     const rg_moe_weights *w;
+    rg_layer_times *times;
     uint32_t layer, T;
     rg_act u; /* rows of the mixed input in the form of gate and up */
     rg_act u_up;
@@ -172,13 +173,17 @@ static void add_to_batch(const moe_job *job, uint32_t at, uint32_t expert) {
 
 /* The experts of a wave that are still on their way: in order of arrival, those that have come
  * meanwhile together. With splitting off, all of them at once, behind the ready ones. */
-static rg_code run_pending(moe_job *job, const rg_turn *turn, uint32_t n_batch, rg_status *st) {
+static rg_code run_pending(moe_job *job, const rg_turn *turn, uint32_t n_batch, uint64_t *wait_ns,
+                           rg_status *st) {
     rg_core *core = job->core;
     rg_stream *stream = core->stream;
     const uint32_t base = rg_stream_item(stream, job->layer, 0);
     for (uint32_t i = 0; i < turn->n_pending; i++) {
         uint32_t item = 0;
-        RG_TRY(rg_stream_wait(stream, &item, st));
+        const uint64_t begin = rg_now_ns();
+        const rg_code rc = rg_stream_wait(stream, &item, st);
+        *wait_ns += rg_now_ns() - begin;
+        RG_TRY(rc);
         add_to_batch(job, n_batch++, item - base);
         const bool last = i + 1 == turn->n_pending;
         if (!last && (core->opt.split_off || rg_stream_arrived(stream))) continue;
@@ -187,6 +192,19 @@ static rg_code run_pending(moe_job *job, const rg_turn *turn, uint32_t n_batch, 
     }
     run_batch(job, n_batch);
     return RG_OK;
+}
+
+static uint64_t expert_bytes(const rg_moe_weights *w) {
+    return w->gate.stride + (w->up_offset ? 0 : w->up.stride) + w->down.stride;
+}
+
+/* Misses of the wave are read from now on; other pending ones were asked for by a guess. */
+static void count_pending(const moe_job *job, const rg_turn *turn) {
+    const uint64_t bytes = expert_bytes(job->w);
+    const uint32_t n_miss = turn->n_ready + turn->n_pending - turn->n_hit;
+    const uint32_t n_urgent = n_miss < turn->n_pending ? n_miss : turn->n_pending;
+    job->times->urgent_bytes += n_urgent * bytes;
+    job->times->late_bytes += (turn->n_pending - n_urgent) * bytes;
 }
 
 static rg_code run_waves(moe_job *job, const rg_turn *turn, rg_status *st) {
@@ -200,7 +218,13 @@ static rg_code run_waves(moe_job *job, const rg_turn *turn, rg_status *st) {
             run_batch(job, n_batch);
             n_batch = 0;
         }
-        RG_TRY(run_pending(job, turn, n_batch, st));
+        count_pending(job, turn);
+        job->times->phase1_ns += rg_core_lap(core);
+        uint64_t wait_ns = 0;
+        const rg_code rc = run_pending(job, turn, n_batch, &wait_ns, st);
+        job->times->wait_ns += wait_ns;
+        job->times->phase2_ns += rg_core_lap(core) - wait_ns;
+        RG_TRY(rc);
         if (!turn->n_left) return RG_OK;
         rg_status wave = {0};
         if (!rg_stream_wave_next(core->stream, 0, &wave)) {
@@ -307,11 +331,13 @@ static rg_code run_resident(moe_job *job, const rg_window *win, rg_input *u, rg_
     uint32_t n = 0;
     run_shared(job, u, &job->w->router, NULL);
     RG_TRY(route(job, win, &n, st));
+    job->times->before_router_ns += rg_core_lap(job->core);
     finish_shared(job);
     prepare_experts(job, u);
     for (uint32_t i = 0; i < n; i++)
         add_to_batch(job, i, job->core->s.active[i]);
     run_batch(job, n);
+    job->times->phase1_ns += rg_core_lap(job->core);
     return RG_OK;
 }
 
@@ -332,6 +358,7 @@ static rg_code run_streamed(moe_job *job, const rg_window *win, rg_input *u, rg_
     RG_TRY(
         rg_stream_begin(core->stream, job->layer, s->items, n, rg_experts_mode(job->T), &turn, st));
     core->times.plan_ns += rg_now_ns() - begin;
+    job->times->before_router_ns += rg_core_lap(core);
     const rg_mat *next = rg_experts_next_router(core, job->layer);
     run_shared(job, u, NULL, next);
     if (next) rg_experts_ahead(core, job->layer + 1, job->T);
@@ -344,10 +371,12 @@ static rg_code run_streamed(moe_job *job, const rg_window *win, rg_input *u, rg_
 
 rg_code rg_layer_moe(const rg_window *win, const rg_moe_weights *w, uint32_t layer, rg_status *st) {
     rg_core *core = win->core;
-    moe_job job = {.core = core, .w = w, .layer = layer, .T = win->T};
+    moe_job job = {
+        .core = core, .w = w, .times = &core->layer_times[layer], .layer = layer, .T = win->T};
     rg_input u;
     rg_input_set(&u, core->s.u, win->T, core->hp->n_embd, &core->s.act);
     RG_TRY(core->stream ? run_streamed(&job, win, &u, st) : run_resident(&job, win, &u, st));
     rg_pool_run(core->pool, win->T, 1, combine_rows, &job);
+    job.times->phase2_ns += rg_core_lap(core);
     return rg_tapped(core) ? tap_outputs(win, w, layer, st) : RG_OK;
 }

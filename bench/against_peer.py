@@ -1,0 +1,302 @@
+#!/usr/bin/python3
+"""Compares regolith with a driver of llama.cpp on one file: bench/against_peer.py --help
+
+Both run the same number of threads, prompt and decoded tokens on random ids, each repetition as a
+fresh process from a dropped page cache, interleaved (regolith, peer, regolith, peer, ...), and, if
+asked, under the same memory limit (a cgroup of version 1 or 2 that this process may create). The
+figures are medians; the rows printed fit bench/results.tsv, `before` being the peer.
+
+The peer is a program that understands
+    peer bench MODEL -t THREADS -p PROMPT -n TOKENS -r 1 --cold --evict --no-repack --lib DIR
+and prints lines `prefill ... tokens: X tok/s` and `decode ... tokens: X tok/s`.
+"""
+import argparse
+import glob
+import json
+import os
+import platform
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+RUN_SECONDS_MAX = 3600
+
+
+def size(text):
+    match = re.fullmatch(r"([0-9.]+)([KMG]?)", text)
+    if not match:
+        raise argparse.ArgumentTypeError(f"{text} is no size such as 4G")
+    return int(float(match[1]) * SIZES.get(match[2], 1))
+
+
+def parse(argv):
+    p = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0],
+                                epilog=__doc__.split("\n\n", maxsplit=1)[1],
+                                formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--regolith", required=True, help="the binary")
+    p.add_argument("--peer", required=True, help="the driver")
+    p.add_argument("--lib", help="folder of the llama.cpp library, given to the driver")
+    p.add_argument("--model", required=True, help="GGUF file; the driver wants one without MTP")
+    p.add_argument("--peer-model", help="another file for the driver")
+    p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--prompt", type=int, default=128)
+    p.add_argument("--tokens", type=int, default=32, help="decoded behind the prompt")
+    p.add_argument("--reps", type=int, default=3)
+    p.add_argument("--limit", type=size, help="memory limit of either process, e.g. 4G")
+    p.add_argument("--regolith-args", default="", help="further flags of `regolith bench`")
+    p.add_argument("--peer-args", default="--mmap", help="further flags of the driver")
+    p.add_argument("--machine", help="name in the rows (default: processor and cores)")
+    p.add_argument("--note", default="")
+    args = p.parse_args(argv)
+    if args.reps < 1 or args.prompt < 1 or args.tokens < 1:
+        p.error("--reps, --prompt and --tokens are at least 1")
+    return args
+
+
+# ---- memory limit -------------------------------------------------------------------------------
+
+class Failed(Exception):
+    """One line for the user."""
+
+
+def mounts(kind):
+    """(mount point, options) of every mounted file system of a kind"""
+    with open("/proc/mounts", encoding="utf-8") as f:
+        fields = [line.split() for line in f]
+    return [(m[1], m[3].split(",")) for m in fields if m[2] == kind]
+
+
+def own_group(controller):
+    """Path of this process below the mount point; controller "" is version 2."""
+    with open("/proc/self/cgroup", encoding="utf-8") as f:
+        for line in f:
+            _, names, path = line.rstrip("\n").split(":", 2)
+            if controller in names.split(",") and (controller or not names):
+                return path
+    return "/"
+
+
+def write(path, text):
+    with open(path, "w", encoding="ascii") as f:
+        f.write(text)
+
+
+class MemoryLimit:
+    """A cgroup of its own with a limit; None as limit does nothing."""
+
+    def __init__(self, limit_bytes):
+        self.folder = None
+        self.peak_name = ""
+        if limit_bytes is None:
+            return
+        reasons = []
+        for make in (self._version_1, self._version_2):
+            try:
+                if make(limit_bytes):
+                    return
+            except OSError as e:
+                reasons.append(str(e))
+                self.close()
+        raise Failed("no memory limit can be set here: " + ("; ".join(reasons) or "no cgroup"))
+
+    def _create(self, parents):
+        error = None
+        for parent in parents:
+            folder = os.path.join(parent, f"regolith-bench-{os.getpid()}")
+            try:
+                os.mkdir(folder)
+                self.folder = folder
+                return
+            except OSError as e:
+                error = e
+        raise error
+
+    def _version_1(self, limit_bytes):
+        for root, options in mounts("cgroup"):
+            if "memory" not in options:
+                continue
+            self._create([root.rstrip("/") + own_group("memory"), root])
+            write(os.path.join(self.folder, "memory.limit_in_bytes"), str(limit_bytes))
+            self.peak_name = "memory.max_usage_in_bytes"
+            return True
+        return False
+
+    def _version_2(self, limit_bytes):
+        for root, _ in mounts("cgroup2"):
+            with open(os.path.join(root, "cgroup.controllers"), encoding="ascii") as f:
+                if "memory" not in f.read().split():
+                    continue
+            self._create([root.rstrip("/") + own_group(""), root])
+            parent = os.path.dirname(self.folder)
+            if not os.path.exists(os.path.join(self.folder, "memory.max")):
+                write(os.path.join(parent, "cgroup.subtree_control"), "+memory")
+            write(os.path.join(self.folder, "memory.max"), str(limit_bytes))
+            self.peak_name = "memory.peak"
+            return True
+        return False
+
+    def enter(self):
+        """In the child, before it becomes the program."""
+        if self.folder:
+            write(os.path.join(self.folder, "cgroup.procs"), str(os.getpid()))
+
+    def peak_bytes(self):
+        if not self.folder:
+            return None
+        try:
+            with open(os.path.join(self.folder, self.peak_name), encoding="ascii") as f:
+                return int(f.read())
+        except (OSError, ValueError):
+            return None
+
+    def close(self):
+        if not self.folder:
+            return
+        for _ in range(50):  # a group stays busy for a moment after its last process
+            try:
+                os.rmdir(self.folder)
+                break
+            except OSError:
+                time.sleep(0.1)
+        self.folder = None
+
+
+# ---- runs ---------------------------------------------------------------------------------------
+
+def parts_of(path):
+    """All files of a split model."""
+    match = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})(.*)", path)
+    if not match:
+        return [path]
+    start, count, end = (glob.escape(g) for g in match.groups())
+    return sorted(glob.glob(f"{start}-?????-of-{count}{end}"))
+
+
+def drop_page_cache(path):
+    for part in parts_of(path):
+        fd = os.open(part, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
+
+
+def start(command, limit_bytes):
+    """Standard output, and the peak of its memory where a limit is set."""
+    limit = MemoryLimit(limit_bytes)
+    try:
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                                  check=False, timeout=RUN_SECONDS_MAX, preexec_fn=limit.enter)
+            out.seek(0)
+            err.seek(0)
+            said = err.read().decode("utf-8", "replace")
+            if done.returncode:
+                last = (said.strip().splitlines() or ["no message"])[-1]
+                raise Failed(f"{shlex.join(command)}: exit {done.returncode}: {last}")
+            return out.read().decode("utf-8", "replace"), said, limit.peak_bytes()
+    finally:
+        limit.close()
+
+
+def regolith_command(args):
+    return [args.regolith, "bench", "-m", args.model, "--threads", str(args.threads), "-p",
+            str(args.prompt), "-n", str(args.tokens), "--reps", "1", "--cold", "--json",
+            *shlex.split(args.regolith_args)]
+
+
+def run_regolith(args):
+    drop_page_cache(args.model)
+    out, said, peak = start(regolith_command(args), args.limit)
+    figures = json.loads(out)
+    for line in said.splitlines():
+        if "warning" in line:
+            print(line, file=sys.stderr)
+    return {"prefill": figures["prefill_tok_s"], "decode": figures["decode_tok_s"],
+            "warm decode": figures["warm"]["decode_tok_s"], "peak": peak,
+            "drive": figures["drive_gb_s"], "ceiling": figures["drive_ceiling_gb_s"]}
+
+
+def peer_command(args):
+    command = [args.peer, "bench", args.peer_model or args.model, "-t", str(args.threads), "-p",
+               str(args.prompt), "-n", str(args.tokens), "-r", "1", "--cold", "--evict",
+               "--no-repack", *shlex.split(args.peer_args)]
+    return command + (["--lib", args.lib] if args.lib else [])
+
+
+def run_peer(args):
+    drop_page_cache(args.peer_model or args.model)
+    out, _, peak = start(peer_command(args), args.limit)
+    figures = {"peak": peak}
+    for phase in ("prefill", "decode"):
+        match = re.search(rf"^{phase}\s+\d+ tokens: ([0-9.]+) tok/s", out, re.MULTILINE)
+        if not match:
+            raise Failed(f"{args.peer} printed no line for {phase}: {out[-200:]!r}")
+        figures[phase] = float(match[1])
+    return figures
+
+
+# ---- output -------------------------------------------------------------------------------------
+
+def machine_name():
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as f:
+            name = re.search(r"model name\s*:\s*(.*)", f.read())
+    except OSError:
+        name = None
+    return f"{name[1] if name else platform.machine()}, {os.cpu_count()} cores"
+
+
+def spread(values):
+    return f"{min(values):.3g}-{max(values):.3g}"
+
+
+def rows(args, ours, theirs):
+    """Lines of bench/results.tsv: date machine backend model what command before after ratio kept
+    note"""
+    limit = f"{args.limit / SIZES['G']:.3g}G" if args.limit else "no"
+    for phase, count in (("prefill", args.prompt), ("decode", args.tokens)):
+        a = [r[phase] for r in theirs]
+        b = [r[phase] for r in ours]
+        before, after = statistics.median(a), statistics.median(b)
+        note = (f"cold, {args.reps} interleaved; {limit} memory limit; peer {spread(a)}, "
+                f"regolith {spread(b)}")
+        peaks = [max((r["peak"] or 0) for r in side) / SIZES["M"] for side in (theirs, ours)]
+        if all(peaks):
+            note += f"; peak MiB {peaks[0]:.0f}, {peaks[1]:.0f}"
+        if args.note:
+            note += f"; {args.note}"
+        command = " ".join(["regolith bench -m", os.path.basename(args.model),
+                            *regolith_command(args)[4:]])
+        yield "\t".join([time.strftime("%Y-%m-%d"), args.machine or machine_name(), "cpu",
+                         os.path.basename(args.model), f"{phase} {count} tok/s against llama.cpp",
+                         command, f"{before:.4g}", f"{after:.4g}",
+                         f"{after / before:.3f}" if before > 0 else "", "-", note])
+
+
+def main(argv):
+    args = parse(argv)
+    ours, theirs = [], []
+    try:
+        for i in range(args.reps):
+            ours.append(run_regolith(args))
+            theirs.append(run_peer(args))
+            for name, figures in (("regolith", ours[-1]), ("peer", theirs[-1])):
+                print(f"{i + 1}/{args.reps} {name}: prefill {figures['prefill']:.2f}, decode "
+                      f"{figures['decode']:.2f} tok/s", file=sys.stderr)
+    except (Failed, OSError, ValueError, KeyError, subprocess.SubprocessError) as e:
+        print(f"against_peer: {e}", file=sys.stderr)
+        return 1
+    for row in rows(args, ours, theirs):
+        print(row)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,205 @@
+#!/usr/bin/python3
+"""bench_test.py BINARY: keys, sums and order of `regolith bench`. Nothing here depends on speed."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TINY = os.path.join(ROOT, "tests", "data", "tiny")
+BINARY = ""
+# The names that design and scripts rely on.
+KEYS = """prefill_tok_s decode_tok_s ttft_ms hits misses late readahead_useful readahead_wasted
+    read_bytes drive_gb_s drive_ceiling_gb_s compute_ms wait_ms handshake_ms host_ms
+    arena_peak_bytes rss_peak_bytes draft_accepted draft_offered accounted_share""".split()
+LAYER_KEYS = "before_router_ns phase1_ns phase2_ns wait_ns urgent_bytes late_bytes".split()
+N_LAYER = 4  # of a-f32
+N_USED = 3
+N_EXPERT = 8
+STREAMED = ("--arena-experts", "6", "--ceiling", "1.5")
+
+
+def model(name):
+    return os.path.join(TINY, name + ".gguf")
+
+
+def start(*args):
+    return subprocess.run([BINARY, "bench", *map(str, args)], capture_output=True, text=True,
+                          stdin=subprocess.DEVNULL, timeout=600, check=False)
+
+
+def bench(*args, name="a-f32"):
+    """The JSON object, and what was said on standard error."""
+    run = start("-m", model(name), "--threads", 2, "--json", *args)
+    if run.returncode:
+        raise AssertionError(f"{args}: exit {run.returncode}: {run.stderr}")
+    return json.loads(run.stdout), run.stderr
+
+
+def median(values):
+    values = sorted(values)
+    half = len(values) // 2
+    return values[half] if len(values) % 2 else (values[half - 1] + values[half]) / 2
+
+
+class Bench(unittest.TestCase):
+    def check_runs(self, part, reps, skipped=()):
+        for key in KEYS:
+            if key in skipped:
+                self.assertNotIn(key, part)
+                continue
+            runs = part["runs"][key]
+            self.assertEqual(len(runs["values"]), reps, key)
+            self.assertEqual(runs["min"], min(runs["values"]), key)
+            self.assertEqual(runs["max"], max(runs["values"]), key)
+            self.assertAlmostEqual(runs["median"], median(runs["values"]), msg=key)
+            self.assertEqual(part[key], runs["median"], key)
+
+    def check_sums(self, part, reps):
+        """The parts of the time add up to the wall time in every run."""
+        for i in range(reps):
+            value = {key: part["runs"][key]["values"][i] for key in part["runs"]}
+            parts = sum(value[k] for k in ("compute_ms", "wait_ms", "handshake_ms", "host_ms"))
+            self.assertAlmostEqual(parts / value["wall_ms"], value["accounted_share"], 6)
+            self.assertGreater(value["accounted_share"], 0.98)
+            self.assertLess(value["accounted_share"], 1.02)
+            for key in ("compute_ms", "wait_ms", "host_ms"):
+                self.assertGreaterEqual(value[key], 0, key)
+
+    def check_layers(self, layers, decode):
+        for key in LAYER_KEYS:
+            self.assertEqual(len(layers[key]), N_LAYER, key)
+            self.assertTrue(all(x >= 0 for x in layers[key]), key)
+        inside = sum(sum(layers[k]) for k in LAYER_KEYS[:4])
+        wall_ns = decode["runs"]["wall_ms"]["values"][layers["run"]] * 1e6
+        self.assertAlmostEqual(inside + layers["outside_ns"], wall_ns, delta=2)
+        self.assertGreaterEqual(layers["outside_ns"], 0)
+        self.assertGreater(layers["bound_ms"], 0)
+
+    def test_resident(self):
+        figures, _ = bench("-p", 24, "-n", 6, "--reps", 3)
+        for part in (figures, figures["warm"]):
+            self.check_runs(part, 3)
+            self.check_runs(part["prefill"], 3, skipped=("decode_tok_s",))
+            self.check_runs(part["decode"], 3, skipped=("prefill_tok_s", "ttft_ms"))
+            self.check_sums(part, 3)
+            self.check_layers(part["layers"], part["decode"])
+            self.assertEqual(part["read_bytes"], 0)
+            self.assertEqual(sum(part["layers"]["wait_ns"]), 0)
+            self.assertLessEqual(part["layers"]["bound_ms"], part["layers"]["token_ms"] + 1e-6)
+        self.assertGreater(figures["prefill_tok_s"], 0)
+        self.assertGreater(figures["decode_tok_s"], 0)
+        self.assertEqual((figures["n_prompt"], figures["n_gen"], figures["reps"]), (24, 6, 3))
+        self.assertEqual(figures["layers"]["tokens"], 6)
+        self.assertIn("others_cores", figures["machine"])
+
+    def test_streamed(self):
+        figures, _ = bench("-p", 24, "-n", 6, "--reps", 2, "--chunk", 16, *STREAMED)
+        self.assertNotEqual(figures["io_backend"], "")
+        self.assertEqual(figures["drive_ceiling_gb_s"], 1.5)
+        for part in (figures, figures["warm"]):
+            self.check_runs(part, 2)
+            self.check_sums(part, 2)
+            self.check_layers(part["layers"], part["decode"])
+            self.assertGreater(part["read_bytes"], 0)
+            self.assertGreaterEqual(part["decode"]["runs"]["read_bytes"]["min"], 0)
+            self.assertLessEqual(part["arena_peak_bytes"], figures["arena_bytes"])
+            # Every token of the decode phase wants N_USED experts in every layer.
+            for i in range(2):
+                runs = part["decode"]["runs"]
+                wanted = runs["hits"]["values"][i] + runs["misses"]["values"][i]
+                self.assertEqual(wanted, 6 * N_LAYER * N_USED)
+        # A cold run starts with nothing: all experts the prompt uses are read at least once.
+        self.assertEqual(figures["runs"]["hits"]["min"], figures["runs"]["hits"]["max"])
+        self.assertEqual(figures["runs"]["misses"]["min"], figures["runs"]["misses"]["max"])
+
+    def test_urgent_bytes(self):
+        """With nothing read ahead, what a layer waits for is what it missed."""
+        figures, _ = bench("-p", 8, "-n", 12, "--reps", 1, "--lookahead", "off", *STREAMED)
+        layers, decode = figures["layers"], figures["decode"]
+        misses = decode["misses"]
+        self.assertGreater(misses, 0)
+        self.assertEqual(decode["late"], 0)
+        self.assertEqual(sum(layers["late_bytes"]), 0)
+        total = sum(layers["urgent_bytes"])
+        self.assertEqual(total % misses, 0)  # all experts of this model have one size
+        self.assertEqual(total // misses, 3 * 64 * 32 * 4)  # gate, up, down: [64][32] f32
+
+    def test_null_reads(self):
+        figures, _ = bench("-p", 16, "-n", 4, "--reps", 1, "--io", "null", *STREAMED)
+        self.assertEqual(figures["decode"]["wait_ms"], 0)
+        self.assertEqual(sum(figures["layers"]["urgent_bytes"]), 0)
+
+    def test_cold_and_generate(self):
+        figures, _ = bench("-p", 8, "-n", 5, "--reps", 2, "--cold", "--generate", *STREAMED)
+        self.check_runs(figures, 2)
+        self.check_sums(figures, 2)
+        self.assertGreater(figures["sample_ms"], 0)
+
+    def test_prompt_alone(self):
+        figures, _ = bench("-p", 8, "-n", 0, "--reps", 1)
+        self.assertEqual(figures["decode_tok_s"], 0)
+        self.assertGreater(figures["prefill_tok_s"], 0)
+
+    def test_interleaved(self):
+        figures, said = bench("-p", 8, "-n", 2, "--reps", 2, "--ab", "lookahead=off,4", "-v",
+                              *STREAMED)
+        names = ["lookahead=off", "lookahead=4"]
+        self.assertEqual(figures["order"], names * 2)
+        self.assertEqual([a["arm"] for a in figures["arms"]], names)
+        log = [line.split()[4] for line in said.splitlines() if line.startswith("bench: rep")]
+        self.assertEqual(log, ["A", "B"] * 2)
+        for arm in figures["arms"]:
+            self.check_runs(arm, 2)
+            self.check_sums(arm, 2)
+        off, ahead = figures["arms"]
+        self.assertEqual(off["decode"]["readahead_useful"] + off["decode"]["readahead_wasted"], 0)
+        self.assertEqual(len(figures["ratios"]), 1)
+        ratio = figures["ratios"][0]
+        self.assertEqual([ratio["a"], ratio["b"]], names)
+        for key in ("prefill_tok_s", "decode_tok_s", "ttft_ms"):
+            a, b = (arm["runs"][key]["values"] for arm in (off, ahead))
+            for i, value in enumerate(ratio[key]["values"]):
+                self.assertAlmostEqual(value, b[i] / a[i])
+
+    def test_two_by_two(self):
+        figures, _ = bench("-p", 8, "-n", 2, "--reps", 2, "--ab", "split=on,off", "--ab",
+                           "threads=1,2", *STREAMED)
+        names = [f"split={s} threads={t}" for s in ("on", "off") for t in (1, 2)]
+        self.assertEqual(figures["order"], names * 2)
+        self.assertEqual([a["threads"] for a in figures["arms"]], [1, 2, 1, 2])
+        self.assertEqual(len(figures["ratios"]), 6)
+
+    def test_models_as_arms(self):
+        figures, _ = bench("-p", 8, "-n", 2, "--reps", 1, "--ab",
+                           f"model={model('a-f32')},{model('a-mix')}")
+        self.assertEqual([a["model"] for a in figures["arms"]], [model("a-f32"), model("a-mix")])
+
+    def test_text_and_table(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as f:
+            f.write("one two three four five six seven eight nine ten " * 3)
+            f.flush()
+            run = start("-m", model("a-f32"), "-p", 12, "-n", 3, "--reps", 2, "-f", f.name)
+            self.assertEqual(run.returncode, 0, run.stderr)
+            self.assertIn("prefill tok/s", run.stdout)
+            self.assertIn("A cold", run.stdout)
+            self.assertIn("A warm", run.stdout)
+            run = start("-m", model("a-f32"), "-p", 5000, "-n", 3, "-f", f.name)
+        self.assertEqual(run.returncode, 1)
+        self.assertRegex(run.stderr, r"^regolith: .* holds \d+ tokens, 5003 are needed\n$")
+
+    def test_refusals(self):
+        for args in (("--ab", "lookahead"), ("--ab", "nothing=1,2"), ("--ab", "reps=1,2"),
+                     ("--ab", "threads=1,"), ("--ab", "threads=1,x"), ("-p", "0"),
+                     ("--reps", "0"), ("--ctx", "10"), ("--ab", "threads=" + "1," * 16 + "1")):
+            run = start("-m", model("a-f32"), *args)
+            self.assertEqual(run.returncode, 2, args)
+            self.assertEqual(run.stdout, "", args)
+            self.assertEqual(len(run.stderr.splitlines()), 1, run.stderr)
+
+
+if __name__ == "__main__":
+    BINARY = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
