@@ -186,18 +186,16 @@ static uint32_t level_tail(rg_cache *c, uint32_t group, uint32_t list) {
     return l->tail;
 }
 
-/* The oldest item set aside that is not pinned; pinned ones move to the young end. */
+/* The oldest item set aside that is not pinned. Pinned ones are of this turn's own group, which is
+ * asked last; there are as many as the wave has. */
 static uint32_t aside_tail(rg_cache *c, uint32_t group) {
-    rg_slot_list *l = list_of(c, group, LIST_ASIDE);
-    for (uint32_t n = l->count; n > 0; n--) {
-        const uint32_t slot = l->tail;
-        if (c->arena->slots[slot].pins == 0) return slot;
+    uint32_t slot = list_of(c, group, LIST_ASIDE)->tail;
+    while (slot != RG_SLOT_NONE && c->arena->slots[slot].pins > 0) {
         RG_ASSERT(group == c->group_turn);
-        rg_slot_unlink(c->arena, l, slot);
-        rg_slot_push_head(c->arena, l, slot);
+        slot = c->arena->slots[slot].prev;
         c->meters->evict_steps++;
     }
-    return RG_SLOT_NONE;
+    return slot;
 }
 
 /* The oldest first victim of one list of all groups in scope. */

@@ -20,7 +20,9 @@
  *  2. A read starts only into a quiet slot: no job, no old job of the slab, fence retired.
  *  3. No read-ahead piece is handed to the device while an urgent read waits, blocked or not; in
  *     decode read-aheads hold at most depth - reserve places.
- *  4. Pieces flying never exceed the depth.
+ *  4. Pieces flying never exceed the depth. There are twice as many jobs, and a read-ahead becomes
+ *     one only while fewer than the depth exist: an urgent read never waits for the job of a
+ *     read-ahead whose own pieces wait behind it.
  *  5. A slot is on the arrived list at most once, and only while wanted.
  *  6. Every wanted read arrives: done, failed after retries_max repetitions, or lost after
  * stall_ns.
@@ -119,10 +121,11 @@ rg_code rg_sched_init(rg_sched *out, const rg_sched_config *config, rg_status *s
     const uint32_t n_slot = config->arena->n_slot;
     RG_ASSERT(config->depth > 0 && config->depth <= RG_STREAM_DEPTH_MAX);
     RG_ASSERT(config->reserve < config->depth);
+    out->job_cap = 2 * config->depth;
     out->reads = rg_alloc(n_slot, sizeof *out->reads, st);
     out->address = rg_alloc(n_slot, sizeof *out->address, st);
     out->old_jobs = rg_alloc(config->arena->n_slab, sizeof *out->old_jobs, st);
-    out->jobs = rg_alloc(config->depth, sizeof *out->jobs, st);
+    out->jobs = rg_alloc(out->job_cap, sizeof *out->jobs, st);
     out->hash_state = XXH3_createState();
     rg_code rc = RG_NOMEM;
     if (!out->hash_state) rg_fail(st, RG_NOMEM, "cannot make the state of a checksum");
@@ -132,9 +135,9 @@ rg_code rg_sched_init(rg_sched *out, const rg_sched_config *config, rg_status *s
             out->reads[i].job = RG_JOB_NONE;
             out->reads[i].filled = RG_ITEM_NONE;
         }
-        for (uint32_t j = 0; j < config->depth; j++) {
+        for (uint32_t j = 0; j < out->job_cap; j++) {
             out->jobs[j].slot = RG_SLOT_NONE;
-            out->jobs[j].next_free = j + 1 < config->depth ? j + 1 : RG_JOB_NONE;
+            out->jobs[j].next_free = j + 1 < out->job_cap ? j + 1 : RG_JOB_NONE;
         }
         for (uint32_t l = 0; l < RG_READ_LISTS; l++)
             out->lists[l].head = out->lists[l].tail = RG_SLOT_NONE;
@@ -149,7 +152,7 @@ static void cancel_queued(rg_sched *s) {
     for (size_t q = 0; q < RG_ARRAY_LEN(queues); q++)
         while (s->lists[queues[q]].count > 0)
             rg_sched_drop(s, s->lists[queues[q]].head);
-    for (uint32_t j = 0; j < s->cfg.depth; j++)
+    for (uint32_t j = 0; j < s->job_cap; j++)
         if (s->jobs[j].slot != RG_SLOT_NONE && !s->jobs[j].orphan)
             rg_sched_drop(s, s->jobs[j].slot);
 }
@@ -340,6 +343,7 @@ void rg_sched_fence(rg_sched *s, uint32_t slot, uint64_t fence) {
 void rg_sched_retire(rg_sched *s, uint64_t fence) {
     if (fence <= s->retired_fence) return;
     s->retired_fence = fence;
+    if (s->n_job == 0) s->progress_ns = now_ns(s); /* it was not the device that kept us waiting */
     unblock(s);
     rg_sched_pump(s);
 }
@@ -404,8 +408,7 @@ static bool start_job(rg_sched *s, uint32_t slot) {
                     .item = r->item,
                     .slab = rg_arena_slab_of(s->cfg.arena, slot),
                     .cls = r->cls,
-                    .data = s->address[slot],
-                    .started_ns = now_ns(s)};
+                    .data = s->address[slot]};
     make_pieces(s, job);
     send_all_again(s, job);
     r->job = index;
@@ -417,7 +420,7 @@ static bool start_job(rg_sched *s, uint32_t slot) {
 /* An unsent piece of a started job, urgent or not; false when there is none. */
 static bool find_unsent(const rg_sched *s, bool urgent, uint32_t *job, uint32_t *piece) {
     if (s->n_unsent == 0) return false;
-    for (uint32_t j = 0; j < s->cfg.depth; j++) {
+    for (uint32_t j = 0; j < s->job_cap; j++) {
         const rg_job *b = &s->jobs[j];
         if (b->slot == RG_SLOT_NONE || b->unsent == 0) continue;
         if ((b->cls == RG_READ_URGENT) != urgent) continue;
@@ -438,7 +441,7 @@ static bool next_piece(rg_sched *s, uint32_t *job, uint32_t *piece) {
     if (s->n_flying_ahead >= s->cfg.depth - (s->decode ? s->cfg.reserve : 0)) return false;
     if (find_unsent(s, false, job, piece)) return true;
     for (uint32_t q = LIST_AHEAD; q <= LIST_WARM; q++)
-        while (s->lists[q].count > 0 && s->job_free != RG_JOB_NONE)
+        while (s->lists[q].count > 0 && s->n_job < s->cfg.depth)
             if (start_job(s, s->lists[q].head)) return find_unsent(s, false, job, piece);
     return false;
 }
@@ -448,8 +451,9 @@ static void mark_flying(rg_sched *s, rg_job *job, uint32_t piece) {
     job->unsent &= ~(1u << piece);
     s->n_unsent--;
     job->n_flying++;
+    job->alive_ns = now_ns(s);
     if (s->n_flying == 0) {
-        s->busy_since_ns = now_ns(s);
+        s->busy_since_ns = job->alive_ns;
         if (s->cfg.threaded) pthread_cond_signal(&s->work);
     }
     count_flying(s, job, true, 1);
@@ -486,6 +490,7 @@ void rg_sched_pump(rg_sched *s) {
         }
         const uint32_t took = n ? s->cfg.io->vtable->submit(s->cfg.io, ops, n) : 0;
         RG_ASSERT(took <= n);
+        if (took > 0) s->progress_ns = now_ns(s);
         s->refused = took < n;
         for (uint32_t i = n; i > took; i--) /* refused ones wait, first come first */
             mark_unsent(s, &s->jobs[ops[i - 1].tag >> 8], (uint32_t)(ops[i - 1].tag & 0xFF));
@@ -627,11 +632,11 @@ static void finish_job(rg_sched *s, uint32_t index) {
 
 static void complete(rg_sched *s, const rg_io_done *done) {
     const uint32_t index = (uint32_t)(done->tag >> 8), piece = (uint32_t)(done->tag & 0xFF);
-    RG_ASSERT(index < s->cfg.depth);
+    RG_ASSERT(index < s->job_cap);
     rg_job *job = &s->jobs[index];
     RG_ASSERT(job->slot != RG_SLOT_NONE && piece < job->n_piece);
     RG_ASSERT(job->n_flying > 0);
-    s->progress_ns = now_ns(s);
+    s->progress_ns = job->alive_ns = now_ns(s);
     job->n_flying--;
     count_flying(s, job, false, 1);
     if (s->n_flying == 0) s->cfg.meters->busy_ns += s->progress_ns - s->busy_since_ns;
@@ -678,17 +683,18 @@ static void fail_waiting(rg_sched *s, uint32_t list, bool all) {
 
 static void check_lost(rg_sched *s) {
     const uint64_t now = now_ns(s);
+    const bool silent = now - s->progress_ns >= s->cfg.stall_ns;
     bool any = false;
-    for (uint32_t j = 0; j < s->cfg.depth && s->n_job > 0; j++) {
+    for (uint32_t j = 0; j < s->job_cap && s->n_job > 0; j++) {
         rg_job *job = &s->jobs[j];
         if (job->slot == RG_SLOT_NONE) continue;
         any = any || job->lost;
-        if (job->lost || job->verifying || now - job->started_ns < s->cfg.stall_ns) continue;
+        if (job->lost || job->verifying) continue;
+        if (job->n_flying == 0 ? !silent : now - job->alive_ns < s->cfg.stall_ns) continue;
         any = true;
         lose_job(s, job);
         if (job->n_flying == 0) release_job(s, j);
     }
-    const bool silent = now - s->progress_ns >= s->cfg.stall_ns;
     if (any) fail_waiting(s, LIST_BLOCKED, false);
     if (!silent) return;
     for (uint32_t list = LIST_URGENT; list <= LIST_BLOCKED; list++)
@@ -731,7 +737,7 @@ static bool job_is_valid(const rg_sched *s, uint32_t index, uint32_t *flying, ui
 bool rg_sched_is_valid(const rg_sched *s) {
     uint32_t flying = 0, ahead = 0, unsent = 0, in_flight = 0, n_job = 0;
     uint32_t listed[RG_READ_LISTS] = {0};
-    for (uint32_t j = 0; j < s->cfg.depth; j++) {
+    for (uint32_t j = 0; j < s->job_cap; j++) {
         if (!job_is_valid(s, j, &flying, &ahead, &unsent)) return false;
         if (s->jobs[j].slot == RG_SLOT_NONE) continue;
         n_job++;
@@ -760,7 +766,7 @@ bool rg_sched_is_valid(const rg_sched *s) {
 
 /* Whether the thread may leave: nothing flies, or only what will never land. */
 static bool may_stop(const rg_sched *s) {
-    for (uint32_t j = 0; j < s->cfg.depth; j++)
+    for (uint32_t j = 0; j < s->job_cap; j++)
         if (s->jobs[j].slot != RG_SLOT_NONE && !s->jobs[j].lost) return false;
     return true;
 }

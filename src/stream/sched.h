@@ -81,8 +81,8 @@ typedef struct rg_job {
     bool lost;
     bool verifying;
     rg_read_error error;
-    uint64_t started_ns;
-    char *data; /* of the slot */
+    uint64_t alive_ns; /* a piece was sent or answered last */
+    char *data;        /* of the slot */
     rg_piece pieces[RG_PIECES_MAX];
 } rg_job;
 
@@ -114,7 +114,8 @@ typedef struct rg_sched {
     char **address;     /* [n_slot] of the slot, set with each read */
     void *hash_state;   /* XXH3 of parts; whoever finishes jobs, one thread at a time */
     uint32_t *old_jobs; /* [n_slab] jobs in flight from before the slab changed class */
-    rg_job *jobs;       /* [depth] */
+    rg_job *jobs;       /* [job_cap] */
+    uint32_t job_cap;
     uint32_t job_free;
     uint32_t n_job;
     uint32_t n_unsent; /* pieces of live jobs not at the device */

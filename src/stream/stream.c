@@ -14,41 +14,14 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "stream/cache.h"
-#include "stream/readahead.h"
-#include "stream/sched.h"
+#include "stream/io_virtual.h"
+#include "stream/stream_state.h"
 
 #define DEPTH_DEFAULT    32u
 #define RETRIES_DEFAULT  3u
 #define STALL_MS_DEFAULT 30000u
 #define COST_DEFAULT     100u
 #define NS_PER_MS        1000000u
-
-struct rg_stream {
-    rg_items items;
-    rg_arena arena;
-    rg_cache cache;
-    rg_readahead ahead;
-    rg_sched sched;
-    rg_io_files files;
-    rg_io *io; /* ours, or NULL when borrowed */
-    char **paths;
-    uint32_t n_path;
-    const char *backend_name;
-    const char *group_noun, *item_noun;
-    rg_stream_meters meters; /* guarded by the scheduler's lock */
-    bool null_reads, poison;
-    bool has_sched;
-    /* The turn. */
-    bool in_turn;
-    rg_turn turn;
-    uint32_t *wave;    /* [group_items_max] items of the wave, in wanted order */
-    uint32_t *left;    /* [group_items_max] items for later waves */
-    uint32_t *ready;   /* [group_items_max] */
-    uint32_t *pending; /* [group_items_max] */
-    uint32_t *failed;  /* [group_items_max] of the turn */
-    uint32_t n_wave, n_left, n_failed;
-};
 
 /* ---- hooks
  * ------------------------------------------------------------------------------------- */
@@ -120,6 +93,11 @@ static rg_code open_device(rg_stream *s, const rg_stream_options *o, uint32_t de
         s->backend_name = "borrowed device";
         return RG_OK;
     }
+    if (o->virtual_drive) {
+        s->backend_name = "virtual drive";
+        const rg_virtual_config drive = {.drive = *o->virtual_drive, .depth = depth};
+        return rg_io_virtual_open(&s->io, &drive, st);
+    }
     RG_TRY(rg_io_files_open(&s->files, o->paths, o->n_file, o->direct, st));
     uint64_t sizes[RG_STREAM_FILES_MAX];
     for (uint32_t i = 0; i < o->n_file; i++)
@@ -160,6 +138,7 @@ static rg_code build(rg_stream *s, const rg_stream_options *o, rg_status *st) {
 #ifdef RG_DEBUG
     s->poison = !o->null_reads;
 #endif
+    if (o->virtual_drive) s->poison = false; /* memory that is only reserved */
     RG_TRY(rg_arena_init(&s->arena, &s->items.layout, o->budget_bytes, o->memory, s->poison, st));
     const rg_cache_hooks hooks = {.user = s, .dropped = on_dropped, .recut = on_recut};
     RG_TRY(rg_cache_init(&s->cache, &s->arena, &s->items, o->policy, !o->guard_off, &hooks,
@@ -179,7 +158,7 @@ static rg_code build(rg_stream *s, const rg_stream_options *o, rg_status *st) {
         .read_bytes_max = o->read_bytes_max,
         .stall_ns = (uint64_t)stall_ms * NS_PER_MS,
         .null_reads = o->null_reads,
-        .threaded = !o->io,
+        .threaded = !o->io && !o->virtual_drive,
     };
     RG_TRY(rg_sched_init(&s->sched, &config, st));
     s->has_sched = true;
@@ -532,6 +511,17 @@ void rg_stream_clear(rg_stream *s) {
     rg_sched_lock(&s->sched);
     rg_cache_clear(&s->cache);
     rg_sched_unlock(&s->sched);
+}
+
+void rg_stream_advance(rg_stream *s, uint64_t ns) {
+    RG_ASSERT(!s->sched.cfg.threaded);
+    const uint64_t until = rg_stream_now_ns(s) + ns;
+    for (uint64_t now = until - ns; now < until; now = rg_stream_now_ns(s))
+        rg_sched_step(&s->sched, until - now);
+}
+
+uint64_t rg_stream_now_ns(const rg_stream *s) {
+    return s->sched.cfg.io->vtable->now_ns(s->sched.cfg.io);
 }
 
 /* ---- meters

@@ -99,6 +99,18 @@ typedef struct rg_stream_faults {
     uint32_t eio_burst;    /* after an EIO this many further reads fail too; beats the retries */
 } rg_stream_faults;
 
+/* A drive that holds no data, with a clock of its own, for simulations: the same calls give the
+ * same hits as on a real drive, and times follow this model. A read takes the bus for bytes /
+ * bytes_per_s after the reads before it, then latency_ns, and for tail_permille of the reads up to
+ * tail_ns more. */
+typedef struct rg_stream_virtual {
+    uint64_t seed;
+    uint64_t latency_ns;
+    uint64_t bytes_per_s; /* 0: infinite */
+    uint64_t tail_ns;
+    uint32_t tail_permille;
+} rg_stream_virtual;
+
 typedef struct rg_stream_options {
     const char *const *paths; /* [n_file]; also the names in messages. Copied. */
     uint32_t n_file;
@@ -120,9 +132,10 @@ typedef struct rg_stream_options {
     uint32_t read_bytes_max; /* longer parts are split into reads of this size; 0: never split */
     uint32_t retries_max;    /* failed, empty or mis-summed reads are repeated this often; 0: 3 */
     uint32_t stall_ms_max;   /* a read longer in flight than this counts as lost; 0: 30,000 */
-    bool null_reads; /* `--io null`: everything wanted is ready. The first read into a slot is made,
-                        so that its bytes are plausible; later ones are skipped and the slot keeps
-                        the bytes of another item of the same shape. Answers are wrong. */
+    bool null_reads; /* `--io null`: everything wanted is a hit. The first read into a slot is made
+                        (then it is pending), so that its bytes are plausible; later ones are
+                        skipped and the slot keeps the bytes of another item of the same shape.
+                        No read-ahead. Answers are wrong. */
     const rg_stream_faults *faults; /* NULL: none. Copied. */
 
     rg_stream_policy policy;
@@ -132,7 +145,10 @@ typedef struct rg_stream_options {
     uint32_t ahead_cost_permille; /* a rank pays when this share of its guesses is wanted; 0: 100 */
     bool poison; /* fill evicted slots with NaN patterns; always on in debug builds */
 
-    /* Tests: a device of their own, borrowed, driven by the calling thread (no I/O thread). */
+    /* Simulation: this instead of the files, which are not opened; slots are never written, their
+     * memory is only reserved. Time passes in rg_stream_wait and rg_stream_advance. Copied. */
+    const rg_stream_virtual *virtual_drive;
+    /* Tests: a device of their own, borrowed, driven by the calling thread. */
     rg_io *io;
 } rg_stream_options;
 
@@ -206,10 +222,10 @@ bool rg_stream_arrived(rg_stream *s);
  * i is aligned like tensor offset + i * expert bytes (32 for whole tensors, as little as 2 inside).
  */
 const void *rg_stream_payload(const rg_stream *s, uint32_t item, uint32_t extent);
-/* Next wave of the turn; false (and nothing changed) when there is none or when it cannot be made
- * (then *st holds IO). Every pending item of the wave should have been waited for: those that were
- * not are given up, as at end. Readers of the old wave's slots have finished, or `fence` names them
- * (see end). */
+/* Next wave of the turn; false when there is none, or when it cannot be made (then *st holds IO,
+ * the wave is empty and the turn wants its end). Every pending item of the wave should have been
+ * waited for: those that were not are given up, as at end. Readers of the old wave's slots have
+ * finished, or `fence` names them (see end). */
 bool rg_stream_wave_next(rg_stream *s, uint64_t fence, rg_status *st);
 /* Ends the turn, also early (a failure, a client that left): unpins; failed items are dropped;
  * reads nobody waited for finish in the background and stay. `fence`: 0 when all readers of the
@@ -247,6 +263,10 @@ uint32_t rg_stream_warm(rg_stream *s, const uint32_t *items, uint32_t n);
 bool rg_stream_holds(const rg_stream *s, uint32_t item);
 /* Forgets every item and its history; a cold start. Not inside a turn. */
 void rg_stream_clear(rg_stream *s);
+
+/* Simulation: lets time pass (computing) while reads go on; and the time. */
+void rg_stream_advance(rg_stream *s, uint64_t ns);
+uint64_t rg_stream_now_ns(const rg_stream *s);
 
 /* ---- meters --------------------------------------------------------------------------------- */
 
