@@ -123,7 +123,11 @@ rg_code rg_session_generate(rg_session *s, const rg_generate_options *opt, rg_ge
     generation g = {.s = s, .opt = opt};
     const uint64_t begin = rg_now_ns();
     rg_buf_clear(&s->text);
-    const rg_code rc = run(&g, st);
+    rg_code rc = RG_OK;
+    if (opt->moce != 0.0f) rc = rg_session_moce(s, opt->moce, opt->moce_slots, st);
+    if (rc == RG_OK) rc = run(&g, st);
+    rg_session_moce_receipt(s, &g.result.moce);
+    if (opt->moce != 0.0f) rg_seq_moce_end(s->seq);
     s->stats.decode_ms += (double)(rg_now_ns() - begin) * 1e-6;
     s->stats.decode_tokens += g.result.n_tokens;
     rg_sampler_destroy(g.sampler);

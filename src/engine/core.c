@@ -49,6 +49,7 @@ rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const rg_model *model
     RG_GO(rg_weights_load(core, st));
     RG_GO(make_scratch(core, st));
     if (opt->arena_bytes) RG_GO(rg_experts_open(core, st));
+    RG_GO(rg_experts_start(core, st));
     if (opt->lock_memory) RG_GO(rg_mem_lock(core->w.memory, core->w.memory_bytes, st));
     *out = core;
     return RG_OK;
@@ -187,6 +188,10 @@ static rg_code run_window(const rg_window *win, const atomic_bool *cancel, rg_st
     rg_core *core = win->core;
     rg_window rows = *win;
     const uint64_t begin = rg_now_ns();
+    for (uint32_t i = 0; i < win->n_seg; i++) {
+        const rg_segment *seg = &win->segs[i];
+        if (seg->seq->moce) rg_moce_begin(seg->seq->moce, seg->pos0, seg->n);
+    }
     rg_pool_run(core->pool, win->T, 1, embed_rows, &rows);
     rg_window_rope(win);
     const uint64_t embedded = rg_now_ns();
@@ -269,8 +274,10 @@ static rg_code eval_window(rg_core *core, rg_seq *seq, const int32_t *ids, uint3
     const rg_window win = {.core = core, .segs = &seg, .n_seg = 1, .T = T, .ids = ids};
     const uint64_t begin = rg_now_ns();
     const rg_code rc = run_window(&win, cancel, st);
-    if (core->stream) rg_experts_touch(core, rc != RG_OK);
+    const rg_code ended = rg_experts_touch(core, rc != RG_OK, st);
     RG_TRY(rc);
+    RG_TRY(ended);
+    if (seq->moce) rg_moce_accept(seq->moce, T);
     memcpy(seq->ids + seq->length, ids, T * sizeof *ids);
     RG_TRY(give_logits(core, &seg, first_logits, sink, st));
     core->times.window_ns += rg_now_ns() - begin;
@@ -285,12 +292,14 @@ rg_code rg_core_eval(rg_core *core, rg_seq *seq, const int32_t *ids, uint32_t n,
     if (chunk == 0 || chunk > core->chunk) chunk = core->chunk;
     const rg_core_options *opt = &core->opt;
     for (uint32_t done = 0; done < n;) {
-        const uint32_t T = n - done < chunk ? n - done : chunk;
+        uint32_t T = n - done < chunk ? n - done : chunk;
+        if (seq->moce) T = rg_moce_rows(seq->length, T);
         uint32_t first = want == RG_WANT_ALL ? 0 : T;
         if (want == RG_WANT_LAST && done + T == n) first = T - 1;
-        if (!rg_tapped(core)) rg_alloc_guard_enter();
+        const bool guarded = !rg_tapped(core) && !core->trace; /* those two grow their buffers */
+        if (guarded) rg_alloc_guard_enter();
         const rg_code rc = eval_window(core, seq, ids + done, T, first, sink, cancel, st);
-        if (!rg_tapped(core)) rg_alloc_guard_leave();
+        if (guarded) rg_alloc_guard_leave();
         if (rc != RG_OK) {
             seq->failed = true;
             return rc;

@@ -276,7 +276,7 @@ static void op_end(fuzz *f) {
 }
 
 static void op_ahead(fuzz *f) {
-    uint32_t items[GROUP_ITEMS];
+    uint32_t items[GROUP_ITEMS] = {0};
     const uint32_t g = next_byte(f) % GROUPS, n = choose_items(f, g, items, 8);
     if (g == f->cache.group_turn) return;
     const rg_claim_kind kind = next_byte(f) % 2 ? RG_CLAIM_GUESS : RG_CLAIM_GUESS_PREFILL;
@@ -290,7 +290,7 @@ static void op_ahead(fuzz *f) {
 }
 
 static void op_touch(fuzz *f) {
-    uint32_t items[64], n = next_byte(f) % 64, fresh[ITEMS * 4], n_fresh = 0;
+    uint32_t items[64] = {0}, n = next_byte(f) % 64, fresh[ITEMS * 4], n_fresh = 0;
     for (uint32_t i = 0; i < n; i++)
         items[i] = next_byte(f) % ITEMS;
     /* The order in which this window's items were read; only the cache keeps it. */
