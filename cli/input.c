@@ -92,6 +92,8 @@ rg_engine_options cli_engine_options(const cli_options *opt) {
                                .split = opt->split,
                                .io_null = opt->io_null,
                                .faults = opt->faults,
+                               .trace_path = opt->trace,
+                               .profile_path = opt->profile,
                                .progress = cli_progress};
 }
 

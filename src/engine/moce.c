@@ -29,10 +29,10 @@ struct rg_moce {
     uint64_t n_range;  /* tokens in each sum */
     /* The window. */
     uint32_t rows;
-    row_route *routes; /* [RG_MOCE_PERIOD][n_layer] */
-    uint32_t *ids;     /* [RG_MOCE_PERIOD][n_layer][n_used] */
-    float *scores;     /* [RG_MOCE_PERIOD][n_expert] */
-    rg_moce_receipt receipt;
+    row_route *routes;       /* [RG_MOCE_PERIOD][n_layer] */
+    uint32_t *ids;           /* [RG_MOCE_PERIOD][n_layer][n_used] */
+    float *scores;           /* [RG_MOCE_PERIOD][n_expert] */
+    rg_moce_receipt receipt; /* mass_moved is a sum here */
 };
 
 /* ---- life ----------------------------------------------------------------------------------- */
@@ -89,7 +89,9 @@ void rg_moce_destroy(rg_moce *m) {
 }
 
 rg_moce_receipt rg_moce_get_receipt(const rg_moce *m) {
-    return m->receipt;
+    rg_moce_receipt r = m->receipt;
+    if (r.tokens) r.mass_moved /= (double)r.tokens * m->shape.n_layer;
+    return r;
 }
 
 /* ---- shadow directory ----------------------------------------------------------------------- */

@@ -177,14 +177,19 @@ static void values(rg_trace *t, const uint32_t *x, size_t n, size_t bytes) {
         st->code = put(&t->events, x[i], bytes, st);
 }
 
-void rg_trace_turn(rg_trace *t, uint32_t group, const uint32_t *ids, uint32_t rows) {
+static uint32_t mode_flag(rg_stream_mode mode) {
+    return mode == RG_MODE_PREFILL ? FLAG_PREFILL : 0;
+}
+
+void rg_trace_turn(rg_trace *t, uint32_t group, const uint32_t *ids, uint32_t rows,
+                   rg_stream_mode mode) {
     const size_t n = (size_t)rows * t->n_used;
     RG_ASSERT(group < t->n_group);
     if (t->routes.len == 0) {
         t->rows = rows;
         t->first_group = group;
     }
-    head(t, RG_TRACE_TURN, 0, group, rows, (uint32_t)n);
+    head(t, RG_TRACE_TURN, mode_flag(mode), group, rows, (uint32_t)n);
     values(t, ids, n, 2);
     for (size_t i = 0; i < n && t->failure.code == RG_OK; i++) {
         const uint32_t item = t->first_item[group] + ids[i];
@@ -195,7 +200,7 @@ void rg_trace_turn(rg_trace *t, uint32_t group, const uint32_t *ids, uint32_t ro
 void rg_trace_ahead(rg_trace *t, uint32_t group, const uint32_t *experts, uint32_t n,
                     rg_stream_mode mode) {
     RG_ASSERT(group < t->n_group);
-    head(t, RG_TRACE_AHEAD, mode == RG_MODE_PREFILL ? FLAG_PREFILL : 0, group, 0, n);
+    head(t, RG_TRACE_AHEAD, mode_flag(mode), group, 0, n);
     values(t, experts, n, 2);
 }
 
@@ -452,6 +457,8 @@ static rg_code get_event(rg_trace_reader *r, rg_trace_event *e, rg_status *st) {
     const uint32_t n_item = h->groups[group].n_item;
     e->group = group;
     e->kind = (rg_trace_kind)kind;
+    e->mode = flags & FLAG_PREFILL ? RG_MODE_PREFILL : RG_MODE_DECODE;
+    if (kind != RG_TRACE_WINDOW && flags > 1) return bad(r, st, "flags of an event", flags, 1);
     switch (e->kind) {
     case RG_TRACE_TURN:
         if (e->rows == 0 || (uint64_t)e->rows * h->n_used != e->n) {
@@ -460,9 +467,7 @@ static rg_code get_event(rg_trace_reader *r, rg_trace_event *e, rg_status *st) {
         }
         return get_values(r, e->n, 2, n_item, st);
     case RG_TRACE_AHEAD:
-        if (flags > 1) return bad(r, st, "flags of a guess", flags, 1);
         if (e->n > n_item) return bad(r, st, "guesses", e->n, n_item);
-        e->mode = flags & FLAG_PREFILL ? RG_MODE_PREFILL : RG_MODE_DECODE;
         return get_values(r, e->n, 2, n_item, st);
     case RG_TRACE_WARM:
         if (e->n > r->n_item) return bad(r, st, "items warmed", e->n, r->n_item);

@@ -4,11 +4,12 @@
  * Layout (little-endian): "RGTRACE1", u32 header bytes, header, then events:
  *     u8 kind, u8 flags, u16 group, u32 rows, u32 n, then n values:
  *     TURN    routes, u16 expert [rows][n_used]; what was wanted are the distinct ones, ascending
- *     AHEAD   guesses for a group, u16, best first; flags 1: made in prefill
+ *     AHEAD   guesses for a group, u16, best first
  *     WARM    items filled at the start, u32, warmest first
  *     WINDOW  closes a window: u32 accepted rows, read-ahead depth from now on, hits, misses; then,
  *             when flags has EXPLICIT, n items (u32) that were touched, else all routes in order
- * Events are flushed a window at a time: a run that was killed leaves a file of whole windows.
+ * Flags 1 of TURN and AHEAD: in prefill. Events are flushed a window at a time: a run that was
+ * killed leaves a file of whole windows.
  *
  * A writer belongs to the engine's worker, a reader to whoever opened it.
  */
@@ -52,7 +53,8 @@ typedef struct rg_trace rg_trace;
 RG_MUST_CHECK rg_code rg_trace_create(rg_trace **out, const char *path, const rg_trace_header *h,
                                       rg_status *st);
 /* Events of the window in progress; a failure shows at its end. */
-void rg_trace_turn(rg_trace *t, uint32_t group, const uint32_t *ids, uint32_t rows);
+void rg_trace_turn(rg_trace *t, uint32_t group, const uint32_t *ids, uint32_t rows,
+                   rg_stream_mode mode);
 void rg_trace_ahead(rg_trace *t, uint32_t group, const uint32_t *experts, uint32_t n,
                     rg_stream_mode mode);
 void rg_trace_warm(rg_trace *t, const uint32_t *items, uint32_t n);
@@ -81,7 +83,7 @@ typedef enum rg_trace_kind {
 
 typedef struct rg_trace_event {
     rg_trace_kind kind;
-    rg_stream_mode mode; /* AHEAD */
+    rg_stream_mode mode; /* TURN, AHEAD */
     uint32_t group, rows;
     /* TURN: experts [rows * n_used]; AHEAD: experts; WARM, WINDOW: items. Borrowed until the next
      * event. */

@@ -177,10 +177,10 @@ static rg_code put_shape(rg_buf *out, const rg_model *m, rg_status *st) {
 }
 
 static rg_code put_totals(rg_buf *out, const rg_roles *r, const rg_model *m, rg_status *st) {
-    static const char *const names[ROLE_COUNT] = {
-        "not used", "trunk", "experts", "n-gram table", "draft block", "draft experts"};
+    static const char *const names[ROLE_COUNT] = {"not used",     "trunk",       "experts",
+                                                  "n-gram table", "draft block", "draft experts"};
     static const tensor_role order[] = {ROLE_TRUNK, ROLE_EXPERT,       ROLE_TABLE,
-                                    ROLE_DRAFT, ROLE_DRAFT_EXPERT, ROLE_NONE};
+                                        ROLE_DRAFT, ROLE_DRAFT_EXPERT, ROLE_NONE};
     const rg_hparams *hp = &m->hp;
     uint64_t elems[ROLE_COUNT] = {0}, bytes[ROLE_COUNT] = {0}, total = 0;
     for (size_t i = 0; i < rg_gguf_tensor_count(r->g); i++) {
