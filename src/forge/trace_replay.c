@@ -16,6 +16,7 @@
 #define LAYER_US_DEFAULT   500.0
 #define ROW_US_DEFAULT     50.0
 #define RANKS_SHOWN        10u
+#define SLOTS_MAX          (8u << 20) /* of the smallest size in one arena */
 
 /* One line of the table. */
 typedef struct setting {
@@ -292,6 +293,16 @@ typedef struct lists {
     rg_replay_options o; /* with the recorded values where a list was empty */
 } lists;
 
+static rg_code check_arenas(const lists *l, const rg_stream_layout *layout, rg_status *st) {
+    for (uint32_t i = 0; i < l->o.n_slots; i++) {
+        const uint64_t n = l->arenas[i] / layout->class_bytes[0];
+        if (n <= SLOTS_MAX) continue;
+        return rg_fail(st, RG_INVALID, "an arena of %llu slots, the replay takes %u",
+                       (unsigned long long)n, SLOTS_MAX);
+    }
+    return RG_OK;
+}
+
 static rg_code fill_lists(lists *l, const rg_trace_header *h, const rg_replay_options *opt,
                           rg_status *st) {
     l->o = *opt;
@@ -302,19 +313,18 @@ static rg_code fill_lists(lists *l, const rg_trace_header *h, const rg_replay_op
     RG_TRY(rg_stream_layout_of(&layout, h->groups, h->n_group, st));
     for (uint32_t i = 0; i < opt->n_slots; i++) {
         l->arenas[i] = opt->slots[i] * layout.slot_bytes_max;
-        if (opt->slots[i] > h->n_used && l->arenas[i] <= RG_TRACE_ARENA_MAX) continue;
-        return rg_fail(st, RG_INVALID, "an arena of %u experts: %u at least, %llu at most",
-                       opt->slots[i], h->n_used + 1,
-                       (unsigned long long)(RG_TRACE_ARENA_MAX / layout.slot_bytes_max));
+        if (opt->slots[i] > h->n_used) continue;
+        return rg_fail(st, RG_INVALID, "an arena of %u experts, %u at least are needed",
+                       opt->slots[i], h->n_used + 1);
     }
-    if (l->o.n_slots) return RG_OK;
+    if (l->o.n_slots) return check_arenas(l, &layout, st);
     if (!h->arena_bytes) {
         return rg_fail(st, RG_INVALID,
                        "the run had all experts in memory: name an arena with "
                        "--arena-experts");
     }
     l->arenas[l->o.n_slots++] = h->arena_bytes;
-    return RG_OK;
+    return check_arenas(l, &layout, st);
 }
 
 static bool is_recorded(const rg_trace_header *h, const setting *s) {
