@@ -16,7 +16,7 @@
 #include "engine/dump.h"
 #include "engine/moce.h"
 #include "engine/plan.h"
-#include "engine/profile.h"
+#include "engine/usage.h"
 #include "engine/sampler.h"
 #include "engine/stop.h"
 #include "engine/tap.h"

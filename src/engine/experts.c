@@ -243,7 +243,8 @@ static rg_code start_warm(rg_core *core, rg_status *st) {
         rc = RG_OK;
     }
     rg_profile_deinit(&p);
-    return rc == RG_OK ? RG_OK : rg_fail_errno(st, rc, why.sys_errno, "%s", why.message);
+    /* The message names the system's reason already. */
+    return rc == RG_OK ? RG_OK : rg_fail(st, rc, "%s", why.message);
 }
 
 rg_code rg_experts_start(rg_core *core, rg_status *st) {

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "engine/profile.h"
+#include "engine/usage.h"
 
 #define TRACE   "trace_test.trace"
 #define PROFILE "trace_test.rgprofile"

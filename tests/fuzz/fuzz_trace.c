@@ -1,7 +1,7 @@
 /* Any bytes as a trace and as a usage profile: every event is read, nothing beyond the input. */
 #include "fuzz_target.h"
 
-#include "engine/profile.h"
+#include "engine/usage.h"
 
 static void read_trace(const uint8_t *data, size_t size) {
     rg_trace_reader *r;

@@ -1,10 +1,10 @@
-/* profile: how often each expert was used, over some runs; kept beside a model to start warm.
+/* usage: how often each expert was used, over some runs; kept beside a model to start warm.
  *
  * Layout (little-endian): "RGPROF01", identity of the model, u32 groups, then for each group u32
  * items and u32 uses [items].
  */
-#ifndef RG_ENGINE_PROFILE_H
-#define RG_ENGINE_PROFILE_H
+#ifndef RG_ENGINE_USAGE_H
+#define RG_ENGINE_USAGE_H
 
 #include "engine/trace.h"
 

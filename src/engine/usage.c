@@ -1,4 +1,4 @@
-#include "engine/profile.h"
+#include "engine/usage.h"
 
 #include <errno.h>
 #include <stdio.h>
