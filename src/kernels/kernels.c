@@ -10,12 +10,16 @@ rg_act_form rg_act_form_of(rg_type type, rg_kernel_set set) {
     return info->block_elems == 256 ? RG_ACT_Q256 : RG_ACT_Q32;
 }
 
+/* The tile of the wide forms (x86/v4_tile.h). */
+#define RG_TILE_SCRATCH ((size_t)96 << 10)
+
 size_t rg_mul_scratch_bytes(uint32_t n_in) {
     /* The larger of a row as f32, and of codes, block scales and minima (mul.c). */
     const size_t f32 = (size_t)n_in * sizeof(float);
     const size_t codes = (size_t)(n_in / 16) * (2 * sizeof(float) + sizeof(int16_t)) +
                          (size_t)n_in * sizeof(int16_t);
-    return ((f32 > codes ? f32 : codes) + 63) / 64 * 64 + 64;
+    const size_t row = ((f32 > codes ? f32 : codes) + 63) / 64 * 64 + 64;
+    return row > RG_TILE_SCRATCH ? row : RG_TILE_SCRATCH;
 }
 
 const rg_ops *rg_ops_get(rg_cpu_level level) {
@@ -34,7 +38,7 @@ const rg_ops *rg_ops_get(rg_cpu_level level) {
     }
 }
 
-/* sin and cos for |x| up to about 2^30: reduction by pi/2 in three parts with fma, Taylor series on
+/* sin and cos for |x| up to about 2^30: reduction by pi/2 in two parts with fma, Taylor series on
  * [-pi/4, pi/4] to the last bit but one of double. */
 static void sin_cos(double x, double *s, double *c) {
     const double q = floor(x * 0.63661977236758134308 + 0.5);

@@ -1,8 +1,8 @@
 /* Quantised weight rows to integers: each code times its sub-scale as int16, exact for every format
- * (the largest product is 127 * 32), so that the block sum of products with 8-bit activations is
- * one plain integer dot. Formats: GGUF block definitions (quant.h, rg_unpack_row); constant factors
- * that are powers of two (1/8 of the IQ2 and IQ1 grids, 1/4 of IQ3_XXS) go into the block scale,
- * exactly.
+ * (the largest product is 32 * 128, of q6_K), so that the block sum of products with 8-bit
+ * activations is one plain integer dot. Formats: GGUF block definitions (quant.h, rg_unpack_row);
+ * constant factors that are powers of two (1/8 of the IQ2 and IQ1 grids, 1/4 of IQ3_XXS) go into
+ * the block scale, exactly.
  */
 #include "kernels/cpu/levels.h"
 #include "kernels/cpu/ref/math_inline.h"

@@ -24,7 +24,9 @@ static inline float from_f16(uint16_t h) {
     /* Subnormal: the mantissa as an integer times 2^-24, exact. */
     const uint32_t subnormal = rg_f32_bits((float)(int32_t)a * 0x1p-24f);
     uint32_t u = a < 0x0400u ? subnormal : normal;
-    u = a >= 0x7C00u ? (a << 13) + 0x70000000u : u;
+    /* A NaN becomes quiet, as the conversion instructions have it. */
+    const uint32_t quiet = a > 0x7C00u ? 0x00400000u : 0;
+    u = a >= 0x7C00u ? ((a << 13) + 0x70000000u) | quiet : u;
     return rg_bits_f32(sign | u);
 }
 

@@ -100,6 +100,7 @@ void RG_OP(conv_silu)(const float *w, const float *const *tap, uint32_t n_tap, f
         }
         started = true;
     }
+    if (!started) memset(y, 0, n * sizeof *y);
     for (uint32_t c = 0; c < n; c++)
         y[c] = rg_siluf(y[c]);
 }

@@ -3,9 +3,13 @@
 #define TABLE_PASTE(level)  rg_ops_table_##level
 #define TABLE_EXPAND(level) TABLE_PASTE(level)
 
+#ifndef RG_LEVEL_MUL
+#define RG_LEVEL_MUL RG_OP(mul)
+#endif
+
 const rg_ops TABLE_EXPAND(RG_LEVEL) = {
     .level = RG_LEVEL_ID,
-    .mul = RG_OP(mul),
+    .mul = RG_LEVEL_MUL,
     .quantize = RG_OP(quantize),
     .dot = RG_OP(dot),
     .rms_norm = RG_OP(rms_norm),

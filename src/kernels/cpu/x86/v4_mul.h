@@ -1,0 +1,39 @@
+/* AVX-512 forms of the matrix product: shared shapes and the entry points of each family. All give
+ * the bits of RG_OP(mul) (cpu/ref/mul.c).
+ */
+#ifndef RG_KERNELS_V4_MUL_H
+#define RG_KERNELS_V4_MUL_H
+
+#include "kernels/kernels.h"
+
+/* One call of rg_ops.mul. */
+typedef struct v4_job {
+    const rg_mat *w;
+    const rg_act *x;
+    const uint32_t *x_rows, *y_rows;
+    uint32_t n; /* activation rows: columns of the product */
+    float *y;
+    size_t y_stride;
+    uint8_t *scratch;
+} v4_job;
+
+static inline uint32_t v4_x_row(const v4_job *j, uint32_t i) {
+    return j->x_rows ? j->x_rows[i] : i;
+}
+
+static inline float *v4_y_row(const v4_job *j, uint32_t i) {
+    return j->y + (j->y_rows ? j->y_rows[i] : i) * j->y_stride;
+}
+
+/* Columns up to which rows are multiplied directly; beyond, a tile is unpacked first. */
+#define V4_DIRECT_MAX 4u
+
+/* Bytes of scratch of the tile forms. */
+#define V4_TILE_SCRATCH (96u << 10)
+
+/* Rows [r0, r1) for all columns; false when the family has no form for the type. */
+bool rg_v4_mul_256(const v4_job *j, uint32_t r0, uint32_t r1);
+bool rg_v4_mul_32(const v4_job *j, uint32_t r0, uint32_t r1);
+bool rg_v4_mul_float(const v4_job *j, uint32_t r0, uint32_t r1);
+
+#endif
