@@ -41,8 +41,7 @@
 #define SLAB_LARGEST_MAX 16u /* a slab is 1..this many slots of the largest class */
 #define SLABS_WANTED     64u /* fewer slabs than this would make class changes coarse */
 
-/* ---- lists
- * ------------------------------------------------------------------------------------- */
+/* ---- lists ----------------------------------------------------------------------------------- */
 
 void rg_slot_list_init(rg_slot_list *l) {
     *l = (rg_slot_list){.head = RG_SLOT_NONE, .tail = RG_SLOT_NONE};
@@ -90,8 +89,7 @@ void rg_slot_unlink(rg_arena *a, rg_slot_list *l, uint32_t slot) {
     l->count--;
 }
 
-/* ---- life
- * -------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 /* Slots of the largest class per slab: the number that leaves the least room unused at the ends of
  * slabs and of the budget, among those that give enough slabs. One class needs no slabs larger than
@@ -186,8 +184,7 @@ void *rg_arena_data(const rg_arena *a, uint32_t slot) {
     return a->memory + slab * a->slab_bytes + index * bytes;
 }
 
-/* ---- transitions
- * ------------------------------------------------------------------------------- */
+/* ---- transitions ----------------------------------------------------------------------------- */
 
 /* Slots of a slab without class become FREE slots of one. */
 static void cut(rg_arena *a, uint32_t slab, uint32_t class_id) {
@@ -309,8 +306,7 @@ void rg_arena_poison(const rg_arena *a, uint32_t slot) {
     memset(rg_arena_data(a, slot), 0xFF, (size_t)a->class_bytes[rg_arena_class_of(a, slot)]);
 }
 
-/* ---- validity
- * ---------------------------------------------------------------------------------- */
+/* ---- validity -------------------------------------------------------------------------------- */
 
 static bool list_is_valid(const rg_arena *a, const rg_slot_list *l, rg_slot_state state) {
     uint32_t n = 0, prev = RG_SLOT_NONE;

@@ -56,8 +56,7 @@ static void list_remove(rg_cache *c, uint32_t slot) {
     c->level_count[s->list - LIST_LEVEL]--;
 }
 
-/* ---- heat
- * -------------------------------------------------------------------------------------- */
+/* ---- heat ------------------------------------------------------------------------------------ */
 
 uint32_t rg_cache_heat(const rg_cache *c, uint32_t item) {
     RG_ASSERT(item < c->items->n_item);
@@ -74,8 +73,7 @@ static uint32_t heat_add(rg_cache *c, uint32_t item) {
     return sum;
 }
 
-/* ---- life
- * -------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static void reset(rg_cache *c) {
     for (uint32_t i = 0; i < c->items->n_item; i++)
@@ -135,8 +133,7 @@ uint32_t rg_cache_find(const rg_cache *c, uint32_t item) {
     return c->slot_of[item];
 }
 
-/* ---- leaving
- * ----------------------------------------------------------------------------------- */
+/* ---- leaving --------------------------------------------------------------------------------- */
 
 static void count_wasted(rg_cache *c, const rg_slot *s) {
     const uint32_t rank = s->rank < RG_STREAM_RANKS ? s->rank : RG_STREAM_RANKS - 1;
@@ -165,8 +162,7 @@ static void evict(rg_cache *c, uint32_t slot) {
     rg_cache_drop(c, slot, false);
 }
 
-/* ---- victims
- * ----------------------------------------------------------------------------------- */
+/* ---- victims --------------------------------------------------------------------------------- */
 
 static bool in_scope(const rg_cache *c, uint32_t group, scope sc) {
     if (group == c->group_turn) return sc == SCOPE_OWN;
@@ -227,8 +223,7 @@ static uint32_t oldest_level(rg_cache *c, uint32_t class_id, scope sc) {
     return RG_SLOT_NONE;
 }
 
-/* ---- slabs
- * ------------------------------------------------------------------------------------- */
+/* ---- slabs ----------------------------------------------------------------------------------- */
 
 /* Empties a slab and gives it to a class. */
 static void move_slab(rg_cache *c, uint32_t slab, uint32_t class_id) {
@@ -297,8 +292,7 @@ static bool take_any_slab(rg_cache *c, uint32_t class_id) {
     return false;
 }
 
-/* ---- claims
- * ------------------------------------------------------------------------------------ */
+/* ---- claims ---------------------------------------------------------------------------------- */
 
 /* Makes room for a miss; false when every slot is pinned or lost. */
 static bool room_for_miss(rg_cache *c, uint32_t class_id) {
@@ -418,8 +412,7 @@ uint32_t rg_cache_claim(rg_cache *c, uint32_t item, rg_claim_kind kind, uint32_t
     return slot;
 }
 
-/* ---- turns
- * ------------------------------------------------------------------------------------- */
+/* ---- turns ----------------------------------------------------------------------------------- */
 
 void rg_cache_expect(rg_cache *c, uint32_t group) {
     RG_ASSERT(group < c->items->n_group);
@@ -471,8 +464,7 @@ void rg_cache_use(rg_cache *c, uint32_t slot) {
     rg_arena_pin(c->arena, slot);
 }
 
-/* ---- windows
- * ----------------------------------------------------------------------------------- */
+/* ---- windows --------------------------------------------------------------------------------- */
 
 static void touch_one(rg_cache *c, uint32_t item) {
     RG_ASSERT(item < c->items->n_item);
@@ -544,8 +536,7 @@ void rg_cache_clear(rg_cache *c) {
     RG_DASSERT(rg_cache_is_valid(c));
 }
 
-/* ---- validity
- * ---------------------------------------------------------------------------------- */
+/* ---- validity -------------------------------------------------------------------------------- */
 
 static bool slot_is_valid(const rg_cache *c, uint32_t slot, uint32_t group, uint32_t list) {
     const rg_slot *s = &c->arena->slots[slot];

@@ -37,8 +37,7 @@ struct rg_io {
     const rg_io_vtable *vtable;
 };
 
-/* ---- files
- * ------------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 typedef struct rg_io_file {
     int fd;
@@ -55,8 +54,7 @@ RG_MUST_CHECK rg_code rg_io_files_open(rg_io_files *out, const char *const *path
                                        rg_stream_direct direct, rg_status *st);
 void rg_io_files_close(rg_io_files *f);
 
-/* ---- devices
- * ----------------------------------------------------------------------------------- */
+/* ---- devices --------------------------------------------------------------------------------- */
 
 typedef struct rg_io_config {
     const rg_io_files *files; /* borrowed until close */

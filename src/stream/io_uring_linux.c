@@ -103,8 +103,7 @@ static void uring_close(rg_io *io) {
     rg_free(u);
 }
 
-/* ---- opening
- * ----------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static rg_code register_files(uring_io *u, rg_status *st) {
     int *fds = rg_alloc(u->files->n, sizeof *fds, st);

@@ -16,8 +16,7 @@ static uint64_t align_up(uint64_t x) {
     return align_down(x + RG_STREAM_ALIGN - 1);
 }
 
-/* ---- checks
- * ------------------------------------------------------------------------------------ */
+/* ---- checks ---------------------------------------------------------------------------------- */
 
 static rg_code check_group(const rg_stream_group *g, uint32_t index, rg_status *st) {
     if (g->n_item == 0 || g->n_item > RG_STREAM_ITEMS_MAX) {
@@ -64,8 +63,7 @@ rg_code rg_items_check_files(const rg_items *items, const uint64_t *file_bytes,
     return RG_OK;
 }
 
-/* ---- layout
- * ------------------------------------------------------------------------------------ */
+/* ---- layout ---------------------------------------------------------------------------------- */
 
 /* The largest slot that an item of the group needs. */
 static uint64_t group_slot_bytes(const rg_stream_group *g) {
@@ -151,8 +149,7 @@ uint64_t rg_stream_min_bytes(const rg_stream_layout *layout, uint32_t n_used) {
     return layout->slot_bytes_max * ((uint64_t)n_used + 1);
 }
 
-/* ---- table
- * ------------------------------------------------------------------------------------- */
+/* ---- table ----------------------------------------------------------------------------------- */
 
 static bool same_shape(const rg_stream_group *a, const rg_stream_group *b) {
     if (a->n_extent != b->n_extent) return false;

@@ -42,8 +42,7 @@ enum { LIST_NONE, LIST_URGENT, LIST_AHEAD, LIST_WARM, LIST_BLOCKED, LIST_ARRIVED
 #define REFUSED_NS 1000000u  /* try again after a refusal */
 #define CHECK_NS   50000000u /* look for lost reads this often */
 
-/* ---- lists
- * ------------------------------------------------------------------------------------- */
+/* ---- lists ----------------------------------------------------------------------------------- */
 
 static void list_push(rg_sched *s, uint32_t slot, uint32_t list, bool at_head) {
     rg_read *r = &s->reads[slot];
@@ -97,8 +96,7 @@ static void unblock(rg_sched *s) {
     }
 }
 
-/* ---- life
- * -------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static void *io_thread(void *arg);
 
@@ -193,8 +191,7 @@ static uint64_t now_ns(const rg_sched *s) {
     return s->cfg.io->vtable->now_ns(s->cfg.io);
 }
 
-/* ---- asking
- * ------------------------------------------------------------------------------------ */
+/* ---- asking ---------------------------------------------------------------------------------- */
 
 bool rg_sched_is_lost(const rg_sched *s, uint32_t slot) {
     const uint32_t job = s->reads[slot].job;
@@ -348,8 +345,7 @@ void rg_sched_retire(rg_sched *s, uint64_t fence) {
     rg_sched_pump(s);
 }
 
-/* ---- handing over
- * ------------------------------------------------------------------------------ */
+/* ---- handing over ---------------------------------------------------------------------------- */
 
 /* The reads of an item; parts longer than read_bytes_max are split. */
 static void make_pieces(const rg_sched *s, rg_job *job) {
@@ -499,8 +495,7 @@ void rg_sched_pump(rg_sched *s) {
     if (s->refused && s->cfg.threaded) pthread_cond_signal(&s->work);
 }
 
-/* ---- finishing
- * --------------------------------------------------------------------------------- */
+/* ---- finishing ------------------------------------------------------------------------------- */
 
 static void arrive(rg_sched *s, uint32_t slot, rg_read_phase phase) {
     rg_read *r = &s->reads[slot];
@@ -648,8 +643,7 @@ static void complete(rg_sched *s, const rg_io_done *done) {
     if (job->n_flying == 0 && job->unsent == 0) finish_job(s, index);
 }
 
-/* ---- lost reads
- * -------------------------------------------------------------------------------- */
+/* ---- lost reads ------------------------------------------------------------------------------ */
 
 static void lose_job(rg_sched *s, rg_job *job) {
     job->lost = true;
@@ -701,8 +695,7 @@ static void check_lost(rg_sched *s) {
         fail_waiting(s, list, true);
 }
 
-/* ---- rounds
- * ------------------------------------------------------------------------------------ */
+/* ---- rounds ---------------------------------------------------------------------------------- */
 
 void rg_sched_step(rg_sched *s, uint64_t timeout_ns) {
     rg_io_done done[REAP_MAX];
@@ -716,8 +709,7 @@ void rg_sched_step(rg_sched *s, uint64_t timeout_ns) {
     rg_sched_unlock(s);
 }
 
-/* ---- validity
- * ---------------------------------------------------------------------------------- */
+/* ---- validity -------------------------------------------------------------------------------- */
 
 static bool job_is_valid(const rg_sched *s, uint32_t index, uint32_t *flying, uint32_t *ahead,
                          uint32_t *unsent) {
@@ -761,8 +753,7 @@ bool rg_sched_is_valid(const rg_sched *s) {
     return in_flight == 0;
 }
 
-/* ---- thread
- * ------------------------------------------------------------------------------------ */
+/* ---- thread ---------------------------------------------------------------------------------- */
 
 /* Whether the thread may leave: nothing flies, or only what will never land. */
 static bool may_stop(const rg_sched *s) {

@@ -135,8 +135,7 @@ void rg_sched_deinit(rg_sched *s);
 void rg_sched_lock(rg_sched *s);
 void rg_sched_unlock(rg_sched *s);
 
-/* ---- under the lock
- * ---------------------------------------------------------------------------- */
+/* ---- under the lock -------------------------------------------------------------------------- */
 
 /* Queues the read of an item into its slot (phase IDLE -> QUEUED; null mode may give DONE). */
 void rg_sched_read(rg_sched *s, uint32_t slot, uint32_t item, rg_read_class cls);
@@ -158,8 +157,7 @@ bool rg_sched_is_quiet(const rg_sched *s, uint32_t slot);
 /* Hands the device as much as it takes. */
 void rg_sched_pump(rg_sched *s);
 
-/* ---- without the lock
- * -------------------------------------------------------------------------- */
+/* ---- without the lock ------------------------------------------------------------------------ */
 
 /* Blocks until a wanted slot has arrived; false when it failed, then *error. */
 bool rg_sched_wait(rg_sched *s, uint32_t *slot, rg_read_error *error);

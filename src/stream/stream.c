@@ -23,8 +23,7 @@
 #define COST_DEFAULT     100u
 #define NS_PER_MS        1000000u
 
-/* ---- hooks
- * ------------------------------------------------------------------------------------- */
+/* ---- hooks ----------------------------------------------------------------------------------- */
 
 static void on_dropped(void *user, uint32_t slot) {
     rg_stream *s = user;
@@ -37,8 +36,7 @@ static void on_recut(void *user, uint32_t first_slot, uint32_t n_slot) {
     rg_sched_recut(&s->sched, first_slot, n_slot);
 }
 
-/* ---- life
- * -------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static rg_code copy_paths(rg_stream *s, const rg_stream_options *o, rg_status *st) {
     if (o->n_file == 0 || o->n_file > RG_STREAM_FILES_MAX) {
@@ -80,7 +78,8 @@ static rg_code open_backend(rg_stream *s, const rg_stream_options *o, const rg_i
         const rg_code rc = rg_io_uring_open(&s->io, config, &s->backend_name, &why);
         if (rc == RG_OK) return RG_OK;
         if (o->backend == RG_STREAM_URING || rc == RG_NOMEM) {
-            return rg_fail_errno(st, rc, why.sys_errno, "%s", why.message);
+            if (st && st->code == RG_OK) *st = why;
+            return rc;
         }
         rg_log(RG_LOG_INFO, "reads by pread threads: %s", why.message);
     }
@@ -220,8 +219,7 @@ uint32_t rg_stream_slots(const rg_stream *s) {
     return s->arena.n_slab * s->arena.class_slots[s->arena.n_class - 1];
 }
 
-/* ---- waves
- * ------------------------------------------------------------------------------------- */
+/* ---- waves ----------------------------------------------------------------------------------- */
 
 /* Sorts the wave into ready and pending, in wanted order. */
 static void sort_wave(rg_stream *s) {
@@ -319,8 +317,7 @@ static rg_code no_slot(const rg_stream *s, uint32_t group, rg_status *st) {
                    s->group_noun, group, s->item_noun, s->arena.lost.count, s->arena.n_slot);
 }
 
-/* ---- turns
- * ------------------------------------------------------------------------------------- */
+/* ---- turns ----------------------------------------------------------------------------------- */
 
 rg_code rg_stream_begin(rg_stream *s, uint32_t group, const uint32_t *items, uint32_t n,
                         rg_stream_mode mode, const rg_turn **turn, rg_status *st) {
@@ -438,8 +435,7 @@ const void *rg_stream_payload(const rg_stream *s, uint32_t item, uint32_t extent
            parts[extent].payload_skip;
 }
 
-/* ---- between turns
- * ----------------------------------------------------------------------------- */
+/* ---- between turns --------------------------------------------------------------------------- */
 
 /* Claims and queues one guess; false when there was no slot for it. */
 static bool guess(rg_stream *s, uint32_t item, uint32_t rank, rg_stream_mode mode) {
@@ -524,8 +520,7 @@ uint64_t rg_stream_now_ns(const rg_stream *s) {
     return s->sched.cfg.io->vtable->now_ns(s->sched.cfg.io);
 }
 
-/* ---- meters
- * ------------------------------------------------------------------------------------ */
+/* ---- meters ---------------------------------------------------------------------------------- */
 
 void rg_stream_meters_get(const rg_stream *s, rg_stream_meters *out) {
     rg_sched *sched = (rg_sched *)(uintptr_t)&s->sched; /* the lock is not part of what is const */

@@ -39,7 +39,7 @@
 typedef struct rg_stream rg_stream;
 typedef struct rg_io rg_io; /* stream/io.h, private */
 
-/* ---- what can be read ----------------------------------------------------------------------- */
+/* ---- what can be read ------------------------------------------------------------------------ */
 
 /* Where one part of every item of a group lies: item i's part is
  * [offset + i * stride, offset + i * stride + bytes) of the file. */
@@ -66,7 +66,7 @@ typedef struct rg_stream_group {
 /* Items have dense ids: those of group 0 first, then those of group 1, and so on. So expert e of
  * group g is rg_stream_item(s, g, e). */
 
-/* ---- options -------------------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------------------- */
 
 typedef enum rg_stream_backend {
     RG_STREAM_AUTO,  /* io_uring, or pread where io_uring is refused (the log says why) */
@@ -168,7 +168,7 @@ RG_MUST_CHECK rg_code rg_stream_layout_of(rg_stream_layout *out, const rg_stream
  * asks for two slots only. */
 uint64_t rg_stream_min_bytes(const rg_stream_layout *layout, uint32_t n_used);
 
-/* ---- life ----------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 /* Opens the files, takes the arena, starts the I/O threads. Checks every extent against its file's
  * length (FORMAT: file, group, item and both numbers). On failure *out is NULL. */
@@ -185,7 +185,7 @@ bool rg_stream_direct_all(const rg_stream *s); /* every file is read with O_DIRE
 /* Slots if the whole arena were of the largest class. */
 uint32_t rg_stream_slots(const rg_stream *s);
 
-/* ---- a turn --------------------------------------------------------------------------------- */
+/* ---- a turn ---------------------------------------------------------------------------------- */
 
 typedef enum rg_stream_mode { RG_MODE_DECODE, RG_MODE_PREFILL } rg_stream_mode;
 
@@ -234,7 +234,7 @@ bool rg_stream_wave_next(rg_stream *s, uint64_t fence, rg_status *st);
 void rg_stream_end(rg_stream *s, uint64_t fence);
 void rg_stream_retire(rg_stream *s, uint64_t fence);
 
-/* ---- between turns -------------------------------------------------------------------------- */
+/* ---- between turns --------------------------------------------------------------------------- */
 
 /* Reads ahead for `group`, the next to begin: items[n] ranked, best guess first, rank = index.
  * Those not in the directory get a slot and are queued behind all urgent reads. Only the first
@@ -268,7 +268,7 @@ void rg_stream_clear(rg_stream *s);
 void rg_stream_advance(rg_stream *s, uint64_t ns);
 uint64_t rg_stream_now_ns(const rg_stream *s);
 
-/* ---- meters --------------------------------------------------------------------------------- */
+/* ---- meters ---------------------------------------------------------------------------------- */
 
 typedef struct rg_stream_meters {
     /* Logical: functions of the calls alone. */

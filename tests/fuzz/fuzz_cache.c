@@ -66,8 +66,7 @@ static uint32_t group_of(uint32_t item) {
     return item / GROUP_ITEMS;
 }
 
-/* ---- model
- * ------------------------------------------------------------------------------------- */
+/* ---- model ----------------------------------------------------------------------------------- */
 
 enum { OTHER, NEXT, OWN };
 
@@ -196,8 +195,7 @@ static void model_demote(fuzz *f, const uint32_t *fresh, uint32_t n) {
     m->window++;
 }
 
-/* ---- operations
- * -------------------------------------------------------------------------------- */
+/* ---- operations ------------------------------------------------------------------------------ */
 
 static void compare(fuzz *f) {
     CHECK(rg_cache_is_valid(&f->cache));

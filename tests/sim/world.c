@@ -77,8 +77,7 @@ static bool once_in(world *w, uint32_t n) {
     return pick(w, n) == 0;
 }
 
-/* ---- data
- * -------------------------------------------------------------------------------------- */
+/* ---- data ------------------------------------------------------------------------------------ */
 
 static void make_blob(void) {
     if (blob) return;
@@ -167,8 +166,7 @@ static void make_model(world *w) {
             sum_group(w, g);
 }
 
-/* ---- checks
- * ------------------------------------------------------------------------------------ */
+/* ---- checks ---------------------------------------------------------------------------------- */
 
 static const rg_job *job_of(const world *w, const rg_io_op *op) {
     const rg_job *job = &w->stream->sched.jobs[op->tag >> 8];
@@ -266,8 +264,7 @@ static void check_bytes(world *w, uint32_t item) {
     }
 }
 
-/* ---- workload
- * ---------------------------------------------------------------------------------- */
+/* ---- workload -------------------------------------------------------------------------------- */
 
 static bool contains(const uint32_t *list, uint32_t n, uint32_t item) {
     for (uint32_t i = 0; i < n; i++)
@@ -439,8 +436,7 @@ static void run_window(world *w) {
     note_directory(w);
 }
 
-/* ---- life
- * -------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static void set_faults(world *w, rg_virtual_config *c) {
     if (w->drive == RG_SIM_INSTANT) return;
