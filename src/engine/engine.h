@@ -45,6 +45,7 @@ typedef struct rg_core_options {
     bool lock_memory; /* keep weights and arena from being paged out */
     /* Backend, direct, depth, lookahead, null_reads, faults, poison, policy; the rest is set. */
     rg_stream_options io;
+    /* Paths are borrowed while the core is created. */
     const char *trace_path; /* records the routes there; NULL = no */
     /* Usage profile to start warm from when experts stream; NULL = none. One that is only `found`
      * is passed over, with a warning, when it does not fit the model. */

@@ -106,9 +106,11 @@ static void on_ahead(replay *r, const rg_trace_event *e) {
     rg_stream_ahead(r->stream, e->group, r->items, e->n, UINT32_MAX, e->mode);
 }
 
+/* Against what the engine counted, and the depth its governor chose. */
 static void compare(replay *r, const rg_trace_event *e) {
     const uint64_t hits = r->meters.hits - r->hits, misses = r->meters.misses - r->misses;
-    if (e->failed || (hits == e->hits && misses == e->misses)) return;
+    const bool same_depth = rg_stream_lookahead(r->stream) == e->lookahead;
+    if (e->failed || (hits == e->hits && misses == e->misses && same_depth)) return;
     if (r->n_differ++ == 0) r->first_differ = r->n_window;
 }
 
