@@ -113,7 +113,7 @@ static bool wanted(const char *name, int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    const int threads = argc > 1 ? atoi(argv[1]) : rg_cpu_count();
+    const int threads = argc > 1 ? (int)strtol(argv[1], NULL, 10) : rg_cpu_count();
     rg_pool *pool = NULL;
     rg_cpu_level level;
     if (rg_cpu_level_pick(&level, getenv("RG_CPU"), NULL) != RG_OK) return 1;

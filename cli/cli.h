@@ -1,7 +1,8 @@
 /* cli: flags, messages, progress. The only room that prints to standard output or ends the process.
  *
- * Exit codes: 0 ok, 1 failure, 2 usage. Errors are one line on standard error:
- * "regolith: what failed: detail".
+ * Exit codes: 0 ok, 1 failure, 2 usage, 130 interrupted by Ctrl-C (128 + SIGINT, as shells say).
+ * Errors are one line on standard error:
+ * "regolith: command: what failed and why".
  */
 #ifndef RG_CLI_H
 #define RG_CLI_H
@@ -10,7 +11,7 @@
 
 #include "regolith.h"
 
-enum { CLI_OK = 0, CLI_FAILURE = 1, CLI_USAGE = 2 };
+enum { CLI_OK = 0, CLI_FAILURE = 1, CLI_USAGE = 2, CLI_INTERRUPTED = 130 };
 
 /* Everything any command takes; a command reads the fields of the flags it accepts. */
 typedef struct cli_options {
@@ -38,6 +39,7 @@ typedef struct cli_options {
     const char *profile; /* usage profile, or "off" */
     float moce;
     uint32_t moce_slots;
+    const char *pack; /* FILE or off */
     /* input */
     const char *prompt; /* -p */
     const char *file;   /* -f */
@@ -94,13 +96,20 @@ int cli_parse(const cli_command *command, int argc, char **argv, cli_options *ou
 void cli_print_help(const cli_command *command);
 
 /* message.c */
-/* Prints "regolith: ..." and returns CLI_FAILURE. */
+/* The command that messages name. */
+void cli_name_command(const char *name);
+/* Prints "regolith: command: ..." and returns CLI_FAILURE, or CLI_INTERRUPTED for CANCELED. */
 int cli_fail(const rg_status *st);
 /* Prints "regolith: command: message" and returns CLI_USAGE. */
-int cli_usage(const char *command, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+int cli_usage(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Progress on standard error, only on a terminal; erased when done. */
 void cli_progress(void *user, const char *what, uint64_t done, uint64_t total);
 void cli_progress_clear(void);
+/* Until the next call, "prefill" is shown as part of a longer job: `base` tokens of `total` are
+ * done. 0, 0: as it is. */
+void cli_progress_span(uint64_t base, uint64_t total);
+/* Flushes standard output and tells whether all could be written so far. */
+bool cli_flush(void);
 /* Flushes standard output; CLI_FAILURE after saying so when something could not be written. */
 int cli_finish_output(void);
 
@@ -133,5 +142,6 @@ int cli_plan(const cli_options *opt);
 int cli_trace_record(const cli_options *opt);
 int cli_trace_replay(const cli_options *opt);
 int cli_trace_profile(const cli_options *opt);
+int cli_pack(const cli_options *opt);
 
 #endif

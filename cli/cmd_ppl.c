@@ -38,9 +38,10 @@ static rg_code score(ppl_job *j, rg_session *session, const int32_t *ids, size_t
     for (size_t begin = 0; begin < n; begin += window) {
         j->ids = ids + begin;
         j->n = n - begin < window ? n - begin : window;
+        if (j->n < 2) break; /* nothing to score */
         rg_session_reset(session);
+        cli_progress_span(begin, n);
         RG_TRY(rg_session_eval(session, j->ids, j->n, 0, on_row, j, st));
-        cli_progress(NULL, "ppl", begin + j->n, n);
     }
     return j->n_scored ? RG_OK : rg_fail(st, RG_INVALID, "the text has fewer than two tokens");
 }
@@ -64,6 +65,7 @@ static int print_result(const ppl_job *j, const cli_options *opt, uint32_t windo
 
 int cli_ppl(const cli_options *opt) {
     if (!opt->file) return cli_usage("ppl", "-f TEXT is missing");
+    if (opt->ctx == 1) return cli_usage("ppl", "--ctx 1: a window of one token scores none");
     const uint32_t window = opt->ctx ? opt->ctx : WINDOW_DEFAULT;
     rg_status st = {0};
     rg_engine *engine = NULL;

@@ -10,7 +10,8 @@ typedef struct run_output {
     rg_buf text; /* for --json */
     int32_t *ids;
     size_t n_ids, cap;
-    bool failed;
+    bool failed; /* no memory for the JSON */
+    bool shown;  /* something went to standard output */
 } run_output;
 
 static rg_str str_of(const char *s) {
@@ -25,7 +26,8 @@ static bool on_text(void *user, const char *text, size_t len) {
     }
     if (o->opt->print_ids) return true;
     fwrite(text, 1, len, stdout);
-    return fflush(stdout) == 0;
+    o->shown = true;
+    return cli_flush();
 }
 
 static bool on_token(void *user, int32_t id) {
@@ -44,7 +46,8 @@ static bool on_token(void *user, int32_t id) {
         o->ids[o->n_ids++] = id;
     } else if (o->opt->print_ids) {
         printf("%s%d", o->n_ids++ ? " " : "", id);
-        return fflush(stdout) == 0;
+        o->shown = true;
+        return cli_flush();
     }
     return true;
 }
@@ -143,9 +146,12 @@ static int generate(rg_session *session, const cli_options *opt, const int32_t *
     cli_progress_clear();
     if (rc == RG_OK) rc = rg_session_generate(session, &g, &result, st);
     if (rc == RG_OK && o.failed) rc = rg_fail(st, RG_NOMEM, "no memory for the reply");
-    if (!opt->json) putchar('\n');
+    if (!opt->json && (rc == RG_OK || o.shown)) putchar('\n');
     int code = rc == RG_OK ? CLI_OK : cli_fail(st);
-    if (code == CLI_OK && opt->json) code = print_json(session, &o, &result);
+    if (opt->json && (rc == RG_OK || (rc == RG_CANCELED && result.n_tokens))) {
+        const int printed = print_json(session, &o, &result);
+        code = code == CLI_OK ? printed : code;
+    }
     if (rc == RG_OK && opt->moce > 0) cli_print_moce(&result.moce, opt->moce);
     rg_buf_deinit(&o.text);
     rg_free(o.ids);

@@ -1,6 +1,7 @@
 /* Flags: one table for all commands. */
 #include "cli/cli.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
@@ -37,6 +38,7 @@ static const flag flags[] = {
     {'e', 0, "io-depth", "N", "reads in flight (default 32)"},
     {'e', 0, "lookahead", "auto|off|N", "experts read ahead of a layer in decode (default auto)"},
     {'e', 0, "split", "on|off", "compute what is there while the rest is read (default on)"},
+    {'e', 0, "pack", "FILE|off", "expert pack to stream from (default: the one beside the model)"},
     {'e', 0, "faults", "SPEC", NULL},
     {'e', 0, "trace", "FILE", "record what is asked of the experts (see trace replay)"},
     {'e', 0, "profile", "FILE|off", "usage profile to start warm from (default MODEL.rgprofile)"},
@@ -109,7 +111,7 @@ static int parse_uint(const value *v, uint64_t max, uint64_t *out) {
     char *end = NULL;
     errno = 0;
     const unsigned long long n = strtoull(v->text, &end, 10);
-    if (errno || end == v->text || *end || v->text[0] == '-' || n > max) {
+    if (errno || *end || !isdigit((unsigned char)v->text[0]) || n > max) {
         char wanted[64];
         snprintf(wanted, sizeof wanted, "a whole number up to %llu", (unsigned long long)max);
         return bad(v, wanted);
@@ -251,7 +253,8 @@ static bool set_plain(const flag *f, const char *text, cli_options *o) {
                    {"out", &o->out},           {"chat-template", &o->chat_template},
                    {"ref", &o->ref},           {"dump", &o->dump},
                    {"dump-ref", &o->dump_ref}, {"faults", &o->faults},
-                   {"trace", &o->trace},       {"profile", &o->profile}};
+                   {"trace", &o->trace},       {"profile", &o->profile},
+                   {"pack", &o->pack}};
     for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) {
         if (is(f, switches[i].name)) {
             *switches[i].on = true;

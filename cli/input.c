@@ -27,8 +27,9 @@ static rg_code parse_ids(const char *path, const char *text, int32_t *ids, size_
         const long id = strtol(at, &end, 10);
         if (end == at || errno || id < 0 || id > INT32_MAX ||
             (*end && !isspace((unsigned char)*end))) {
-            return rg_fail(st, RG_INVALID, "%s: \"%.12s\" at byte %zu is no token id", path, at,
-                           (size_t)(at - text));
+            const int word = (int)strcspn(at, " \t\n\v\f\r");
+            return rg_fail(st, RG_INVALID, "%s: \"%.*s\" at byte %zu is no token id", path,
+                           word < 24 ? word : 24, at, (size_t)(at - text));
         }
         ids[(*n)++] = (int32_t)id;
         at = end;
@@ -90,6 +91,8 @@ rg_engine_options cli_engine_options(const cli_options *opt) {
                                .depth = opt->depth,
                                .lookahead = opt->lookahead,
                                .split = opt->split,
+                               .pack_path =
+                                   opt->pack && strcmp(opt->pack, "off") == 0 ? "" : opt->pack,
                                .io_null = opt->io_null,
                                .faults = opt->faults,
                                .trace_path = opt->trace,

@@ -13,6 +13,9 @@ static const cli_command commands[] = {
      "Text to token ids on one line, or back.", "mft", 1, cli_tokenize},
     {"inspect", "MODEL", "Metadata, tensors, types, sizes and expert classes of a model file.", "m",
      1, cli_inspect},
+    {"pack", "MODEL [OUT]",
+     "Copies the experts into a file that streams with one checked read an expert.", "m", 2,
+     cli_pack},
     {"plan", "-m MODEL [--ram SIZE] [--ctx N]",
      "Memory plan: what stays resident, what streams, and whether it fits.", "mex", 0, cli_plan},
     {"ppl", "-m MODEL -f TEXT [--ctx N]",
@@ -41,13 +44,14 @@ static void print_overview(FILE *to) {
 static int run_command(const cli_command *c, int argc, char **argv) {
     cli_options opt;
     bool help = false;
+    cli_name_command(c->name);
     const int rc = cli_parse(c, argc, argv, &opt, &help);
     if (rc != CLI_OK) return rc;
     if (help) {
         cli_print_help(c);
         return cli_finish_output();
     }
-    const bool by_word = c->run == cli_inspect && opt.n_args;
+    const bool by_word = (c->run == cli_inspect || c->run == cli_pack) && opt.n_args;
     if (strchr(c->flags, 'm') && !opt.model && !by_word) {
         return cli_usage(c->name, "-m MODEL is missing");
     }
@@ -66,6 +70,7 @@ static int match(const cli_command *c, int argc, char **argv) {
 int main(int argc, char **argv) {
     /* A reader that leaves must be an error of the write, not the end of the process. */
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* likewise a limit on the size of files */
     if (argc < 2) {
         print_overview(stderr);
         return CLI_USAGE;

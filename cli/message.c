@@ -7,21 +7,35 @@
 
 #include "cli/cli.h"
 
+static const char *command = "regolith";
 static bool progress_shown;
+static uint64_t span_base, span_total; /* cli_progress_span */
+static int output_errno;               /* of the first write that failed */
+
+void cli_name_command(const char *name) {
+    command = name;
+}
 
 int cli_fail(const rg_status *st) {
     cli_progress_clear();
-    fprintf(stderr, "regolith: %s\n", st->message[0] ? st->message : rg_code_text(st->code));
-    return CLI_FAILURE;
+    const bool interrupted = st->code == RG_CANCELED;
+    fprintf(stderr, "regolith: %s: %s%s\n", command, interrupted ? "interrupted: " : "",
+            st->message[0] ? st->message : rg_code_text(st->code));
+    return interrupted ? CLI_INTERRUPTED : CLI_FAILURE;
 }
 
-int cli_usage(const char *command, const char *fmt, ...) {
+int cli_usage(const char *name, const char *fmt, ...) {
     char line[512];
     va_list args;
     va_start(args, fmt);
     vsnprintf(line, sizeof line, fmt, args);
     va_end(args);
-    fprintf(stderr, "regolith: %s: %s\n", command, line);
+    char all[600];
+    snprintf(all, sizeof all, "regolith: %s: %s", name[0] ? name : "\"\"", line);
+    for (char *c = all; *c; c++) { /* one line, whatever the words on the command line held */
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    }
+    fprintf(stderr, "%s\n", all);
     return CLI_USAGE;
 }
 
@@ -36,6 +50,10 @@ void cli_progress(void *user, const char *what, uint64_t done, uint64_t total) {
     static const char *current;
     static double begin_s, last_s;
     (void)user;
+    if (span_total && strcmp(what, "prefill") == 0) {
+        done += span_base;
+        total = span_total;
+    }
     if (!isatty(STDERR_FILENO) || total == 0) return;
     const double now = now_s();
     if (!current || strcmp(current, what) != 0) {
@@ -52,7 +70,7 @@ void cli_progress(void *user, const char *what, uint64_t done, uint64_t total) {
     last_s = now;
     const double rate = (double)done / spent;
     const double left = rate > 0 ? (double)(total - done) / rate : 0;
-    const bool bytes = strcmp(what, "load") == 0;
+    const bool bytes = strcmp(what, "prefill") != 0;
     fprintf(stderr, "\r%s %3.0f %%  %.1f %s  %.0f s left\033[K", what,
             100.0 * (double)done / (double)total, bytes ? rate * 1e-6 : rate,
             bytes ? "MB/s" : "tok/s", left);
@@ -64,8 +82,19 @@ void cli_progress_clear(void) {
     progress_shown = false;
 }
 
+void cli_progress_span(uint64_t base, uint64_t total) {
+    span_base = base;
+    span_total = total;
+}
+
+bool cli_flush(void) {
+    if (fflush(stdout) == 0 && !ferror(stdout)) return true;
+    if (!output_errno) output_errno = errno;
+    return false;
+}
+
 int cli_finish_output(void) {
-    if (fflush(stdout) == 0 && !ferror(stdout)) return CLI_OK;
-    fprintf(stderr, "regolith: cannot write the output: %s\n", strerror(errno));
+    if (cli_flush()) return CLI_OK;
+    fprintf(stderr, "regolith: %s: cannot write the output: %s\n", command, strerror(output_errno));
     return CLI_FAILURE;
 }

@@ -8,13 +8,13 @@ static double rate(uint64_t tokens, double ms) {
 static void print_stream(const rg_engine_info *info, const rg_engine_meters *m) {
     const double wanted = (double)(m->hits + m->misses);
     fprintf(stderr,
-            "stream: %s, arena %.1f MiB (peak %.1f), hits %.1f %% of %.0f, late %llu, read ahead "
+            "stream: %s%s, arena %.1f MiB (peak %.1f), hits %.1f %% of %.0f, late %llu, read ahead "
             "%llu useful %llu wasted, %.1f MiB read at %.2f GB/s, %llu retries\n",
-            info->io_backend, (double)info->arena_bytes / 0x1p20,
-            (double)m->arena_peak_bytes / 0x1p20, wanted > 0 ? 100 * (double)m->hits / wanted : 0.0,
-            wanted, (unsigned long long)m->late, (unsigned long long)m->readahead_useful,
-            (unsigned long long)m->readahead_wasted, (double)m->read_bytes / 0x1p20, m->drive_gb_s,
-            (unsigned long long)m->retries);
+            info->io_backend, info->pack_path[0] ? ", pack" : "",
+            (double)info->arena_bytes / 0x1p20, (double)m->arena_peak_bytes / 0x1p20,
+            wanted > 0 ? 100 * (double)m->hits / wanted : 0.0, wanted, (unsigned long long)m->late,
+            (unsigned long long)m->readahead_useful, (unsigned long long)m->readahead_wasted,
+            (double)m->read_bytes / 0x1p20, m->drive_gb_s, (unsigned long long)m->retries);
 }
 
 void cli_print_moce(const rg_moce_receipt *m, float lambda) {

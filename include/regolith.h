@@ -104,10 +104,13 @@ typedef struct rg_engine_options {
 
     /* Reads. */
     rg_io_backend io;
-    rg_toggle direct;       /* O_DIRECT */
-    uint32_t depth;         /* reads in flight; 0 = default */
-    int32_t lookahead;      /* experts read ahead a layer in decode: 0 = as it pays, -1 = off */
-    rg_toggle split;        /* compute what is there while the rest is read */
+    rg_toggle direct;  /* O_DIRECT */
+    uint32_t depth;    /* reads in flight; 0 = default */
+    int32_t lookahead; /* experts read ahead a layer in decode: 0 = as it pays, -1 = off */
+    rg_toggle split;   /* compute what is there while the rest is read */
+    /* Expert pack of `regolith pack`, used when experts stream. NULL = the one beside the model, if
+     * there is one; "" = none. One that does not belong to the model is refused. */
+    const char *pack_path;
     bool io_null;           /* skip reads: figures without the drive, wrong answers */
     const char *trace_path; /* record what is asked of the experts there; NULL = no */
     /* Usage profile to fill the arena from at the start; NULL = the model's path with ".rgprofile"
@@ -129,6 +132,7 @@ typedef struct rg_engine_info {
     uint64_t weight_bytes, scratch_bytes;
     uint64_t budget_bytes, arena_bytes; /* arena 0: all experts are loaded */
     const char *io_backend;             /* "" when nothing streams */
+    const char *pack_path;              /* "" when no pack is used; lives as long as the engine */
     double load_ms;
 } rg_engine_info;
 
@@ -269,7 +273,8 @@ RG_API void rg_session_destroy(rg_session *session);
 RG_API void rg_session_reset(rg_session *session);
 RG_API uint32_t rg_session_length(const rg_session *session);
 RG_API uint32_t rg_session_capacity(const rg_session *session);
-/* Ends a running call of this session with CANCELED at the next layer. From any thread. */
+/* Ends a running call of this session with CANCELED at the next layer, or the next call where none
+ * runs; rg_session_reset takes it back. From any thread and from a signal handler. */
 RG_API void rg_session_cancel(rg_session *session);
 
 /* Receives the logits [n_vocab] of the token at `position`; valid during the call. Anything but OK
@@ -288,7 +293,12 @@ RG_API RG_MUST_CHECK rg_code rg_session_finish_dump(rg_session *session, char *r
                                                     rg_status *st);
 
 #define RG_FINISH(X)                                                                               \
-    X(LENGTH, "length") X(EOS, "eos") X(STOP, "stop") X(CONTEXT, "context") X(CALLER, "caller")
+    X(LENGTH, "length")                                                                            \
+    X(EOS, "eos")                                                                                  \
+    X(STOP, "stop")                                                                                \
+    X(CONTEXT, "context")                                                                          \
+    X(CALLER, "caller")                                                                            \
+    X(CANCELED, "canceled")
 typedef enum rg_finish {
 #define RG_FINISH_ENUM(name, text) RG_FINISH_##name,
     RG_FINISH(RG_FINISH_ENUM)
@@ -338,7 +348,8 @@ typedef struct rg_generate_result {
 } rg_generate_result;
 
 /* Continues behind the last evaluated token. The last chosen token has not been evaluated yet when
- * this returns; the next eval or generate does it first. `out` may be NULL. */
+ * this returns; the next eval or generate does it first. `out` may be NULL. A generation that is
+ * canceled gives all text it has and fills `out` before it returns CANCELED. */
 RG_API RG_MUST_CHECK rg_code rg_session_generate(rg_session *session,
                                                  const rg_generate_options *opt,
                                                  rg_generate_result *out, rg_status *st);

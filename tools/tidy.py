@@ -262,7 +262,8 @@ def check_headers_alone(root, sources, report):
                    "-DRG_SOURCE_DIR=\"\"", "-DRG_TEST_DATA=\"\"", "-include", source.path,
                    "-x", "c", "/dev/null"]
         if "/x86/" in source.path:
-            command.insert(1, "-march=x86-64-v3")
+            level = ["-march=x86-64-v4", "-mavx512vnni", "-mavx512vbmi", "-mavx512bitalg"]
+            command[1:1] = level if "/x86/v4" in source.path else ["-march=x86-64-v3"]
         return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:

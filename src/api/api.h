@@ -17,6 +17,7 @@ struct rg_engine {
     rg_model *model;
     rg_chat_template *chat; /* NULL: chat_status says why */
     rg_status chat_status;
+    rg_pack *pack; /* NULL: experts stream from the model file, or not at all */
     rg_core *core;
     rg_cpu_level level;
     rg_plan plan;

@@ -1,5 +1,6 @@
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "api/api.h"
 
@@ -28,8 +29,8 @@ static uint32_t default_ctx(const rg_model *m, uint32_t asked) {
     return m->hp.n_ctx_train < RG_CTX_DEFAULT ? m->hp.n_ctx_train : RG_CTX_DEFAULT;
 }
 
-static rg_code make_plan(rg_plan *plan, const rg_model *m, const rg_engine_options *opt,
-                         rg_status *st) {
+static rg_code plan_with(rg_plan *plan, const rg_model *m, const rg_engine_options *opt,
+                         const rg_pack *pack, rg_status *st) {
     const rg_plan_request req = {.ram_bytes = opt->ram_bytes,
                                  .arena_bytes = opt->arena_bytes,
                                  .arena_experts = opt->arena_experts,
@@ -38,8 +39,43 @@ static rg_code make_plan(rg_plan *plan, const rg_model *m, const rg_engine_optio
                                  .n_ctx = default_ctx(m, opt->n_ctx),
                                  .kv = opt->kv,
                                  .mtp = opt->plan_mtp && m->hp.n_mtp,
-                                 .n_threads = opt->n_threads ? opt->n_threads : rg_cpu_count()};
+                                 .n_threads = opt->n_threads ? opt->n_threads : rg_cpu_count(),
+                                 .pack = pack};
     return rg_plan_make(plan, m, &req, st);
+}
+
+/* The pack that was named, or the one beside the model. *out is NULL when there is none. */
+static rg_code find_pack(rg_pack **out, const rg_gguf *g, const rg_model *m,
+                         const rg_engine_options *opt, rg_status *st) {
+    *out = NULL;
+    if (opt->pack_path && !opt->pack_path[0]) return RG_OK;
+    char *beside = NULL;
+    rg_code rc = RG_OK;
+    if (!opt->pack_path) RG_TRY(rg_pack_default_path(&beside, opt->model_path, st));
+    if (opt->pack_path || access(beside, F_OK) == 0) {
+        rc = rg_pack_open(out, opt->pack_path ? opt->pack_path : beside, st);
+        if (rc == RG_OK) rc = rg_pack_check(*out, g, m, st);
+        if (rc != RG_OK && beside) rc = rg_context(st, rc, "remove it or use --pack off");
+    }
+    rg_free(beside);
+    if (rc == RG_OK && *out) rg_log(RG_LOG_INFO, "experts stream from %s", rg_pack_path(*out));
+    if (rc == RG_OK) return RG_OK;
+    rg_pack_close(*out);
+    *out = NULL;
+    return rc;
+}
+
+/* The plan, and the pack when experts stream: a pack lays them out in slots of its own. */
+static rg_code make_plan(rg_plan *plan, rg_pack **pack, const rg_gguf *g, const rg_model *m,
+                         const rg_engine_options *opt, rg_status *st) {
+    rg_status why = {0};
+    *pack = NULL;
+    const rg_code rc = plan_with(plan, m, opt, NULL, &why);
+    if (rc == RG_OK && plan->resident) return RG_OK;
+    RG_TRY(find_pack(pack, g, m, opt, st));
+    if (*pack) return plan_with(plan, m, opt, *pack, st);
+    if (rc != RG_OK && st && st->code == RG_OK) *st = why;
+    return rc;
 }
 
 /* "seed=1,eio=2,..." */
@@ -89,7 +125,7 @@ static rg_code open_core(rg_engine *e, const rg_engine_options *opt, rg_status *
     rg_stream_faults faults;
     char beside[4096];
     if (opt->faults) RG_TRY(parse_faults(opt->faults, &faults, st));
-    RG_TRY(make_plan(&e->plan, e->model, opt, st));
+    RG_TRY(make_plan(&e->plan, &e->pack, e->vocab.gguf, e->model, opt, st));
     e->planned = (rg_seq_options){.n_ctx = e->plan.n_ctx, .kv = opt->kv, .mtp = opt->plan_mtp};
     const int32_t lookahead = opt->lookahead == 0 ? -1 : opt->lookahead < 0 ? 0 : opt->lookahead;
     const rg_core_options core_opt = {.n_threads = opt->n_threads,
@@ -97,6 +133,7 @@ static rg_code open_core(rg_engine *e, const rg_engine_options *opt, rg_status *
                                       .kernels = opt->kernels,
                                       .chunk = e->plan.chunk,
                                       .arena_bytes = e->plan.resident ? 0 : e->plan.arena_bytes,
+                                      .pack = e->pack,
                                       .split_off = opt->split == RG_OFF,
                                       .lock_memory = opt->lock_memory,
                                       .io = {.backend = backends[opt->io],
@@ -122,7 +159,7 @@ static rg_code open_parts(rg_engine *e, const rg_engine_options *opt, rg_status 
     if (rc == RG_OK) rc = rg_tokenizer_create(&e->vocab.tokenizer, e->vocab.gguf, st);
     if (rc != RG_OK) return rg_context(st, rc, "%s", opt->model_path);
     find_template(e, opt->chat_template);
-    if (opt->chat_template && !e->chat) {
+    if (!e->chat && (opt->chat_template || e->chat_status.code == RG_NOMEM)) {
         if (st && st->code == RG_OK) *st = e->chat_status;
         return e->chat_status.code;
     }
@@ -151,6 +188,7 @@ rg_code rg_engine_open(rg_engine **out, const rg_engine_options *opt, rg_status 
 void rg_engine_close(rg_engine *e) {
     if (!e) return;
     rg_core_destroy(e->core);
+    rg_pack_close(e->pack);
     rg_chat_template_destroy(e->chat);
     rg_tokenizer_destroy(e->vocab.tokenizer);
     rg_model_destroy(e->model);
@@ -176,6 +214,7 @@ void rg_engine_get_info(const rg_engine *e, rg_engine_info *out) {
                             .budget_bytes = e->plan.budget_bytes,
                             .arena_bytes = e->plan.resident ? 0 : e->plan.arena_bytes,
                             .io_backend = "",
+                            .pack_path = e->pack ? rg_pack_path(e->pack) : "",
                             .load_ms = e->load_ms};
     const rg_stream *stream = rg_core_stream(e->core);
     if (stream) out->io_backend = rg_stream_backend_name(stream);
@@ -202,12 +241,14 @@ rg_code rg_plan_for(const rg_engine_options *opt, char **text, rg_status *st) {
     *text = NULL;
     rg_vocab *vocab = NULL;
     rg_model *model = NULL;
+    rg_pack *pack = NULL;
     rg_plan plan;
     const rg_model_options model_opt = {.no_mtp = opt->no_mtp};
     rg_code rc = rg_vocab_open(&vocab, opt->model_path, st);
     if (rc == RG_OK) rc = rg_model_create(&model, vocab->gguf, &model_opt, st);
-    if (rc == RG_OK) rc = make_plan(&plan, model, opt, st);
+    if (rc == RG_OK) rc = make_plan(&plan, &pack, vocab->gguf, model, opt, st);
     if (rc == RG_OK) rc = print_plan(&plan, text, st);
+    rg_pack_close(pack);
     rg_model_destroy(model);
     rg_vocab_close(vocab);
     return rc;

@@ -110,15 +110,22 @@ static rg_code step(generation *g, rg_status *st) {
 
 static rg_code run(generation *g, rg_status *st) {
     RG_TRY(create_parts(g, st));
-    while (!g->ended)
-        RG_TRY(step(g, st));
+    rg_code rc = RG_OK;
+    while (!g->ended && rc == RG_OK)
+        rc = step(g, st);
+    if (rc != RG_OK && rc != RG_CANCELED) return rc;
+    if (rc == RG_CANCELED) end(g, RG_FINISH_CANCELED);
     RG_TRY(rg_utf8_finish(&g->utf8, &g->s->text, st));
-    return show_text(g, true, st);
+    RG_TRY(show_text(g, true, st));
+    return rc;
 }
 
 rg_code rg_session_generate(rg_session *s, const rg_generate_options *opt, rg_generate_result *out,
                             rg_status *st) {
     if (out) *out = (rg_generate_result){0};
+    if (rg_seq_failed(s->seq)) {
+        return rg_fail(st, RG_INVALID, "the session failed before and was not reset");
+    }
     if (!s->has_logits) return rg_fail(st, RG_INVALID, "no token has been evaluated yet");
     generation g = {.s = s, .opt = opt};
     const uint64_t begin = rg_now_ns();
@@ -132,6 +139,6 @@ rg_code rg_session_generate(rg_session *s, const rg_generate_options *opt, rg_ge
     s->stats.decode_tokens += g.result.n_tokens;
     rg_sampler_destroy(g.sampler);
     rg_stop_destroy(g.stop);
-    if (rc == RG_OK && out) *out = g.result;
+    if ((rc == RG_OK || rc == RG_CANCELED) && out) *out = g.result;
     return rc;
 }

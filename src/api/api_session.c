@@ -122,6 +122,7 @@ static rg_code eval_ids(rg_session *s, const int32_t *ids, uint32_t n, uint32_t 
     const rg_code rc = rg_core_eval(core, s->seq, ids, n, chunk, fn ? RG_WANT_ALL : RG_WANT_LAST,
                                     &sink, &s->cancel, st);
     rg_core_set_tap(core, NULL);
+    if (rg_seq_failed(s->seq)) s->has_logits = false;
     const double ms = (double)(rg_now_ns() - begin) * 1e-6;
     s->stats.compute_ms += ms;
     if (n > 1) {
@@ -134,17 +135,19 @@ static rg_code eval_ids(rg_session *s, const int32_t *ids, uint32_t n, uint32_t 
 rg_code rg_session_eval_pending(rg_session *s, rg_status *st) {
     if (s->pending < 0) return RG_OK;
     const int32_t id = s->pending;
+    RG_TRY(eval_ids(s, &id, 1, 0, NULL, NULL, st));
     s->pending = -1;
-    return eval_ids(s, &id, 1, 0, NULL, NULL, st);
+    return RG_OK;
 }
 
 rg_code rg_session_eval(rg_session *s, const int32_t *ids, size_t n_ids, uint32_t chunk,
                         rg_logits_fn *fn, void *user, rg_status *st) {
     if (n_ids == 0) return rg_fail(st, RG_INVALID, "no tokens to evaluate");
-    const size_t room = rg_seq_capacity(s->seq) - rg_seq_length(s->seq) - (s->pending >= 0);
-    if (n_ids > room) {
+    const uint32_t used = rg_seq_length(s->seq) + (s->pending >= 0 ? 1u : 0u);
+    const uint32_t capacity = rg_seq_capacity(s->seq);
+    if (used > capacity || n_ids > capacity - used) {
         return rg_fail(st, RG_INVALID, "%zu tokens do not fit behind %u in a context of %u", n_ids,
-                       rg_seq_length(s->seq), rg_seq_capacity(s->seq));
+                       used, capacity);
     }
     RG_TRY(rg_session_eval_pending(s, st));
     return eval_ids(s, ids, (uint32_t)n_ids, chunk, fn, user, st);

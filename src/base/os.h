@@ -17,6 +17,8 @@ void rg_file_close(rg_file *f);
  * the end is FORMAT ("file ends at ..."), a system error IO. `name` is used in messages. */
 RG_MUST_CHECK rg_code rg_file_read_at(const rg_file *f, void *dst, size_t len, uint64_t offset,
                                       const char *name, rg_status *st);
+/* Asks the system to drop its cached pages of a file, so that reads come from the drive. Advice. */
+void rg_file_forget(const rg_file *f);
 /* Reads a whole file of at most `max_bytes` into a fresh rg_alloc buffer with a NUL behind it.
  * Works on pipes and standard input ("-") too. */
 RG_MUST_CHECK rg_code rg_file_slurp(char **out, size_t *len, const char *path, size_t max_bytes,

@@ -1,6 +1,7 @@
 #include "base/os.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <mach/mach.h>
 #include <malloc/malloc.h>
 #include <sys/mman.h>
@@ -8,6 +9,10 @@
 #include <sys/sysctl.h>
 
 #include "base/alloc.h"
+
+void rg_file_forget(const rg_file *f) {
+    (void)fcntl(f->fd, F_NOCACHE, 1);
+}
 
 rg_code rg_mem_map(void **out, size_t size, rg_status *st) {
     *out = NULL;

@@ -14,6 +14,10 @@
 
 #include "base/alloc.h"
 
+void rg_file_forget(const rg_file *f) {
+    (void)posix_fadvise(f->fd, 0, 0, POSIX_FADV_DONTNEED);
+}
+
 rg_code rg_mem_map(void **out, size_t size, rg_status *st) {
     *out = NULL;
     /* One small allocation so that torture reaches this door too. */

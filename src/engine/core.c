@@ -16,11 +16,21 @@ static rg_code make_frequencies(rg_core *core, rg_status *st) {
     return RG_OK;
 }
 
+rg_code rg_take_memory(void **out, size_t bytes, rg_status *st) {
+    *out = NULL;
+    const uint64_t free_bytes = rg_mem_available_bytes();
+    if (free_bytes && bytes > free_bytes) {
+        return rg_fail(st, RG_NOMEM, "%zu MiB are needed, %llu MiB of memory are free", bytes >> 20,
+                       (unsigned long long)(free_bytes >> 20));
+    }
+    return rg_mem_map(out, bytes, st);
+}
+
 static rg_code make_scratch(rg_core *core, rg_status *st) {
     const rg_scratch_shape shape = {
         .model = core->model, .chunk = core->chunk, .n_threads = rg_pool_threads(core->pool)};
     core->scratch_bytes = rg_scratch_layout(&shape, &core->s, core->threads, NULL);
-    const rg_code rc = rg_mem_map(&core->scratch_memory, core->scratch_bytes, st);
+    const rg_code rc = rg_take_memory(&core->scratch_memory, core->scratch_bytes, st);
     if (rc != RG_OK) return rg_context(st, rc, "scratch for chunks of %u tokens", core->chunk);
     const size_t placed = rg_scratch_layout(&shape, &core->s, core->threads, core->scratch_memory);
     RG_ASSERT(placed == core->scratch_bytes);
@@ -171,7 +181,7 @@ static rg_code run_layer(const rg_window *win, uint32_t layer, rg_status *st) {
                       w->is_attn ? "attention" : "delta net", st));
     RG_TRY(tap_half(win, layer, false, st));
     if (w->is_attn) {
-        rg_layer_attn(win, &w->attn, layer);
+        RG_TRY(rg_layer_attn(win, &w->attn, layer, st));
     } else {
         rg_layer_gdn(win, layer);
     }
@@ -183,8 +193,27 @@ static rg_code run_layer(const rg_window *win, uint32_t layer, rg_status *st) {
     return tap_layer(win, layer, st);
 }
 
-/* Runs the rows through the trunk; the residual of the last layer stays in the scratch. */
-static rg_code run_window(const rg_window *win, const atomic_bool *cancel, rg_status *st) {
+/* Evaluation allocates nothing. Callbacks of the caller may: they run outside the guard. A tap and
+ * a trace grow their buffers. */
+static void guard(const rg_core *core, bool on) {
+    if (rg_tapped(core) || core->trace) return;
+    if (on) {
+        rg_alloc_guard_enter();
+    } else {
+        rg_alloc_guard_leave();
+    }
+}
+
+/* Layers done count as their share of the window's tokens: one window of a large model takes long
+ * enough to want a sign of life. */
+static void show_progress(const rg_window *win, const rg_eval_call *call, uint32_t layers) {
+    const rg_core_options *opt = &win->core->opt;
+    if (!opt->progress || call->total < 2) return;
+    const uint64_t part = (uint64_t)win->T * layers / win->core->hp->n_layer;
+    opt->progress(opt->progress_user, "prefill", call->done + part, call->total);
+}
+
+rg_code rg_window_run(const rg_window *win, const rg_eval_call *call, rg_status *st) {
     rg_core *core = win->core;
     rg_window rows = *win;
     const uint64_t begin = rg_now_ns();
@@ -199,13 +228,21 @@ static rg_code run_window(const rg_window *win, const atomic_bool *cancel, rg_st
     core->times.embed_ns += embedded - begin;
     core->times.ple_ns += rg_now_ns() - embedded;
     for (uint32_t i = 0; i < core->hp->n_layer; i++) {
-        if (cancel && atomic_load_explicit(cancel, memory_order_relaxed)) {
+        if (call->cancel && atomic_load_explicit(call->cancel, memory_order_relaxed)) {
             return rg_fail(st, RG_CANCELED, "canceled at layer %u", i);
         }
-        RG_TRY(run_layer(win, i, st));
+        guard(core, true);
+        const rg_code rc = run_layer(win, i, st);
+        guard(core, false);
+        RG_TRY(rc);
+        if (i + 1 < core->hp->n_layer) show_progress(win, call, i + 1);
     }
     for (uint32_t i = 0; i < win->n_seg; i++) {
-        if (win->segs[i].seq->opt.mtp) return rg_mtp_follow(win, st);
+        if (!win->segs[i].seq->opt.mtp) continue;
+        guard(core, true);
+        const rg_code rc = rg_mtp_follow(win, st);
+        guard(core, false);
+        return rc;
     }
     return RG_OK;
 }
@@ -236,8 +273,11 @@ static rg_code give_logits(rg_core *core, const rg_segment *seg, uint32_t row,
     const size_t HE = (size_t)hp->n_hc * hp->n_embd;
     while (row < seg->n) {
         const uint32_t n = seg->n - row < RG_HEAD_ROWS ? seg->n - row : RG_HEAD_ROWS;
-        RG_TRY(rg_core_head(core, &core->w.output_hc, &core->w.output,
-                            core->s.residual + (seg->row0 + row) * HE, n, st));
+        guard(core, true);
+        const rg_code rc = rg_core_head(core, &core->w.output_hc, &core->w.output,
+                                        core->s.residual + (seg->row0 + row) * HE, n, st);
+        guard(core, false);
+        RG_TRY(rc);
         for (uint32_t i = 0; i < n; i++) {
             RG_TRY(sink->row(sink->user, seg->pos0 + row + i,
                              core->s.logits + (size_t)i * hp->n_vocab, st));
@@ -269,11 +309,11 @@ static rg_code check_request(const rg_core *core, const rg_seq *seq, const int32
 
 static rg_code eval_window(rg_core *core, rg_seq *seq, const int32_t *ids, uint32_t T,
                            uint32_t first_logits, const rg_logits_sink *sink,
-                           const atomic_bool *cancel, rg_status *st) {
+                           const rg_eval_call *call, rg_status *st) {
     const rg_segment seg = {.seq = seq, .row0 = 0, .n = T, .pos0 = seq->length};
     const rg_window win = {.core = core, .segs = &seg, .n_seg = 1, .T = T, .ids = ids};
     const uint64_t begin = rg_now_ns();
-    const rg_code rc = run_window(&win, cancel, st);
+    const rg_code rc = rg_window_run(&win, call, st);
     const rg_code ended = rg_experts_touch(core, rc != RG_OK, st);
     RG_TRY(rc);
     RG_TRY(ended);
@@ -291,24 +331,23 @@ rg_code rg_core_eval(rg_core *core, rg_seq *seq, const int32_t *ids, uint32_t n,
     RG_TRY(check_request(core, seq, ids, n, st));
     if (chunk == 0 || chunk > core->chunk) chunk = core->chunk;
     const rg_core_options *opt = &core->opt;
-    for (uint32_t done = 0; done < n;) {
-        uint32_t T = n - done < chunk ? n - done : chunk;
+    rg_eval_call call = {.cancel = cancel, .total = n};
+    while (call.done < n) {
+        uint32_t T = n - call.done < chunk ? n - call.done : chunk;
         if (seq->moce) T = rg_moce_rows(seq->length, T);
         uint32_t first = want == RG_WANT_ALL ? 0 : T;
-        if (want == RG_WANT_LAST && done + T == n) first = T - 1;
-        const bool guarded = !rg_tapped(core) && !core->trace; /* those two grow their buffers */
-        if (guarded) rg_alloc_guard_enter();
-        const rg_code rc = eval_window(core, seq, ids + done, T, first, sink, cancel, st);
-        if (guarded) rg_alloc_guard_leave();
+        if (want == RG_WANT_LAST && call.done + T == n) first = T - 1;
+        const rg_code rc = eval_window(core, seq, ids + call.done, T, first, sink, &call, st);
         if (rc != RG_OK) {
             seq->failed = true;
             return rc;
         }
-        done += T;
+        call.done += T;
         /* Prefill gives its scratch back; a decode window touches a few pages of it again. */
-        if (done == n && T > RG_SCRATCH_KEPT_ROWS)
+        if (call.done == n && T > RG_SCRATCH_KEPT_ROWS) {
             rg_mem_release(core->scratch_memory, core->scratch_bytes);
-        if (opt->progress && n > 1) opt->progress(opt->progress_user, "prefill", done, n);
+        }
+        if (opt->progress && n > 1) opt->progress(opt->progress_user, "prefill", call.done, n);
     }
     return RG_OK;
 }

@@ -256,9 +256,22 @@ typedef struct rg_window {
     const int32_t *ids; /* [T] */
 } rg_window;
 
+/* What a window knows of the call it belongs to. Zeroed = nothing. */
+typedef struct rg_eval_call {
+    const atomic_bool *cancel;
+    uint32_t done, total; /* tokens before this window, and of the whole call */
+} rg_eval_call;
+
+/* Runs the rows through the trunk and their draft blocks; the residual of the last layer stays in
+ * the scratch. The caller moves the lengths and ids of the sequences on. */
+rg_code rg_window_run(const rg_window *win, const rg_eval_call *call, rg_status *st);
+
 static inline bool rg_seq_f16(const rg_seq *seq) {
     return seq->opt.kv == RG_KV_F16;
 }
+
+/* rg_mem_map, refused with the sum when the machine has less memory free. */
+rg_code rg_take_memory(void **out, size_t bytes, rg_status *st);
 
 /* Rotation tables of the window's rows into s.rope. */
 void rg_window_rope(const rg_window *win);
@@ -289,7 +302,8 @@ void rg_hc_write(rg_core *core, float *residual, uint32_t T);
 
 void rg_layer_gdn(const rg_window *win, uint32_t layer);
 /* `kv_layer` indexes seq->layers; positions start at seg.pos0. */
-void rg_layer_attn(const rg_window *win, const rg_attn_weights *w, uint32_t kv_layer);
+rg_code rg_layer_attn(const rg_window *win, const rg_attn_weights *w, uint32_t kv_layer,
+                      rg_status *st);
 rg_code rg_layer_moe(const rg_window *win, const rg_moe_weights *w, uint32_t layer, rg_status *st);
 /* Rows of the n-gram table for every token of the window into ple_in. */
 rg_code rg_ple_gather(const rg_window *win, rg_status *st);
@@ -305,9 +319,11 @@ rg_code rg_mtp_follow(const rg_window *win, rg_status *st);
 
 /* ---- expert streaming ----------------------------------------------------------------------- */
 
-/* The groups of a model, [n_layer + n_mtp], and what they ask of an arena. */
-void rg_experts_groups(const rg_model *m, rg_stream_group *groups);
-rg_code rg_experts_layout(rg_stream_layout *out, const rg_model *m, rg_status *st);
+/* The groups of a model, [n_layer + n_mtp], in its own file or in a pack of it (NULL: none), and
+ * what they ask of an arena. */
+void rg_experts_groups(const rg_model *m, const rg_pack *pack, rg_stream_group *groups);
+rg_code rg_experts_layout(rg_stream_layout *out, const rg_model *m, const rg_pack *pack,
+                          rg_status *st);
 rg_stream_mode rg_experts_mode(uint32_t T);
 
 /* Opens the stream over the model's experts with the arena of the options. */

@@ -4,12 +4,14 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define ENTRIES_MAX  65536u
 #define PATH_MAX_LEN 4096u
 #define NAME_MAX_LEN 32u
 #define INDEX_MAX    (16u << 20)
+#define INDEX_HEADER "name\tlayer\trows\tcols\tfile\n"
 
 typedef struct dump_entry {
     char name[NAME_MAX_LEN];
@@ -90,14 +92,15 @@ static rg_code write_rows(rg_dump *d, const char *name, uint32_t layer, uint32_t
     dump_entry *e = find(d, name, layer);
     const bool fresh = !e || is_state(name);
     if (!e) RG_TRY(add(d, name, layer, cols, &e, st));
+    RG_ASSERT(e);
     char path[PATH_MAX_LEN + 64];
     RG_TRY(file_path(d, name, layer, path, st));
     FILE *f = fopen(path, fresh ? "wbe" : "abe");
     if (!f) return rg_fail_errno(st, RG_IO, errno, "cannot write %s", path);
     const size_t n = (size_t)rows * cols;
-    const bool written = fwrite(data, sizeof *data, n, f) == n;
-    const int err = errno;
-    if (fclose(f) != 0 || !written) return rg_fail_errno(st, RG_IO, err, "writing %s", path);
+    int err = fwrite(data, sizeof *data, n, f) == n ? 0 : errno;
+    if (fclose(f) != 0 && !err) err = errno;
+    if (err) return rg_fail_errno(st, RG_IO, err, "writing %s", path);
     e->rows = fresh ? rows : e->rows + rows;
     return RG_OK;
 }
@@ -107,32 +110,61 @@ static rg_code write_index(const rg_dump *d, rg_status *st) {
     RG_TRY(file_path(d, NULL, 0, path, st));
     FILE *f = fopen(path, "we");
     if (!f) return rg_fail_errno(st, RG_IO, errno, "cannot write %s", path);
-    fprintf(f, "name\tlayer\trows\tcols\tfile\n");
+    fputs(INDEX_HEADER, f);
     for (uint32_t i = 0; i < d->n_entry; i++) {
         const dump_entry *e = &d->entries[i];
         fprintf(f, "%s\t%u\t%llu\t%u\t%s.%u.f32\n", e->name, e->layer, (unsigned long long)e->rows,
                 e->cols, e->name, e->layer);
     }
-    const bool bad = ferror(f) != 0;
-    const int err = errno;
-    if (fclose(f) != 0 || bad) return rg_fail_errno(st, RG_IO, err, "writing %s", path);
+    int err = ferror(f) ? errno : 0;
+    if (fclose(f) != 0 && !err) err = errno;
+    if (err) return rg_fail_errno(st, RG_IO, err, "writing %s", path);
     return RG_OK;
 }
 
 /* ---- comparing ------------------------------------------------------------------------------ */
 
+/* A decimal field and the tab behind it; NULL when `at` is none. */
+static const char *parse_field(const char *at, uint64_t max, uint64_t *out) {
+    char *end = NULL;
+    errno = 0;
+    *out = strtoull(at, &end, 10);
+    return *at >= '0' && *at <= '9' && !errno && *out <= max && *end == '\t' ? end + 1 : NULL;
+}
+
+static bool parse_line(const char *line, char name[NAME_MAX_LEN], uint32_t *layer, uint64_t *rows,
+                       uint32_t *cols) {
+    const size_t len = strcspn(line, "\t/\n");
+    uint64_t numbers[3] = {0};
+    if (len == 0 || len >= NAME_MAX_LEN || line[len] != '\t') return false;
+    memcpy(name, line, len);
+    name[len] = 0;
+    const char *at = line + len + 1;
+    for (int i = 0; i < 3 && at; i++)
+        at = parse_field(at, UINT32_MAX, &numbers[i]);
+    *layer = (uint32_t)numbers[0];
+    *rows = numbers[1];
+    *cols = (uint32_t)numbers[2];
+    return at != NULL;
+}
+
 static rg_code parse_index(rg_dump *d, const char *text, const char *path, rg_status *st) {
-    const char *line = strchr(text, '\n'); /* behind the header */
+    if (strncmp(text, INDEX_HEADER, strlen(INDEX_HEADER)) != 0) {
+        return rg_fail(st, RG_FORMAT, "%s is no complete index: its first line is not the heading",
+                       path);
+    }
+    const char *line = strchr(text, '\n');
     while (line && line[1]) {
         char name[NAME_MAX_LEN];
-        unsigned layer = 0, cols = 0;
-        unsigned long long rows = 0;
-        if (sscanf(line + 1, "%31s %u %llu %u", name, &layer, &rows, &cols) != 4) {
+        uint32_t layer = 0, cols = 0;
+        uint64_t rows = 0;
+        if (!parse_line(line + 1, name, &layer, &rows, &cols)) {
             return rg_fail(st, RG_FORMAT, "%s: line %u is not name, layer, rows, cols", path,
                            d->n_entry + 2);
         }
         dump_entry *e = NULL;
         RG_TRY(add(d, name, layer, cols, &e, st));
+        RG_ASSERT(e);
         e->rows = rows;
         line = strchr(line + 1, '\n');
     }

@@ -41,8 +41,9 @@ typedef struct rg_core_options {
     uint32_t chunk; /* rows of a window at most; 0 = RG_CHUNK_DEFAULT */
     /* Experts stream through an arena of this many bytes; 0: all experts are loaded. */
     uint64_t arena_bytes;
-    bool split_off;   /* wait for every expert before computing any */
-    bool lock_memory; /* keep weights and arena from being paged out */
+    const rg_pack *pack; /* where they are read from, checked, borrowed; NULL: the model file */
+    bool split_off;      /* wait for every expert before computing any */
+    bool lock_memory;    /* keep weights and arena from being paged out */
     /* Backend, direct, depth, lookahead, null_reads, faults, poison, policy; the rest is set. */
     rg_stream_options io;
     /* Paths are borrowed while the core is created. */
@@ -98,6 +99,8 @@ RG_MUST_CHECK rg_code rg_seq_create(rg_seq **out, rg_core *core, const rg_seq_op
 void rg_seq_destroy(rg_seq *seq);
 /* Back to the empty sequence; also mends a sequence that failed. */
 void rg_seq_reset(rg_seq *seq);
+/* A call broke off in the middle: only rg_seq_reset helps. */
+bool rg_seq_failed(const rg_seq *seq);
 uint32_t rg_seq_length(const rg_seq *seq); /* tokens so far */
 uint32_t rg_seq_capacity(const rg_seq *seq);
 uint64_t rg_seq_bytes(const rg_seq *seq);

@@ -1,7 +1,8 @@
 /* Experts out of the stream: what a group is, parts of an expert, guesses, recency.
  *
  * Group = layer (the draft block is the last one), item = expert; up to three parts: gate, up,
- * down, or a fused gate_up and down.
+ * down, or a fused gate_up and down. In a model file each part is an extent of its own; a pack
+ * holds them back to back in one.
  */
 #include <string.h>
 
@@ -19,9 +20,25 @@ static rg_stream_extent extent_of(const rg_tensor *t, uint32_t n_expert) {
         .file = t->file, .bytes = (uint32_t)bytes, .offset = t->offset, .stride = bytes};
 }
 
-void rg_experts_groups(const rg_model *m, rg_stream_group *groups) {
-    for (uint32_t i = 0; i < m->hp.n_layer + m->hp.n_mtp; i++) {
-        const rg_moe_desc *d = i < m->hp.n_layer ? &m->layers[i].moe : &m->mtp.layer.moe;
+static void groups_of_pack(const rg_pack *pack, uint32_t n_group, rg_stream_group *groups) {
+    for (uint32_t i = 0; i < n_group; i++) {
+        const rg_pack_group *p = rg_pack_group_at(pack, i);
+        groups[i] = (rg_stream_group){
+            .n_item = p->n_item,
+            .n_extent = 1,
+            .extents = {{.bytes = p->item_bytes, .offset = p->offset, .stride = p->stride}},
+            .checksums = p->checksums};
+    }
+}
+
+void rg_experts_groups(const rg_model *m, const rg_pack *pack, rg_stream_group *groups) {
+    const uint32_t n_group = m->hp.n_layer + m->hp.n_mtp;
+    if (pack) {
+        groups_of_pack(pack, n_group, groups);
+        return;
+    }
+    for (uint32_t i = 0; i < n_group; i++) {
+        const rg_moe_desc *d = rg_model_moe(m, i);
         rg_stream_group *g = &groups[i];
         *g = (rg_stream_group){.n_item = m->hp.n_expert};
         g->extents[g->n_extent++] = extent_of(d->gate_up ? d->gate_up : d->gate, g->n_item);
@@ -30,11 +47,12 @@ void rg_experts_groups(const rg_model *m, rg_stream_group *groups) {
     }
 }
 
-rg_code rg_experts_layout(rg_stream_layout *out, const rg_model *m, rg_status *st) {
+rg_code rg_experts_layout(rg_stream_layout *out, const rg_model *m, const rg_pack *pack,
+                          rg_status *st) {
     const uint32_t n = m->hp.n_layer + m->hp.n_mtp;
     rg_stream_group *groups = rg_alloc(n, sizeof *groups, st);
     if (!groups) return RG_NOMEM;
-    rg_experts_groups(m, groups);
+    rg_experts_groups(m, pack, groups);
     const rg_code rc = rg_stream_layout_of(out, groups, n, st);
     rg_free(groups);
     return rc;
@@ -44,7 +62,7 @@ rg_code rg_experts_layout(rg_stream_layout *out, const rg_model *m, rg_status *s
 
 static rg_code check_arena(const rg_core *core, rg_status *st) {
     rg_stream_layout layout;
-    RG_TRY(rg_experts_layout(&layout, core->model, st));
+    RG_TRY(rg_experts_layout(&layout, core->model, core->opt.pack, st));
     const uint64_t least = rg_stream_min_bytes(&layout, core->hp->n_expert_used);
     if (core->opt.arena_bytes >= least) return RG_OK;
     return rg_fail(st, RG_INVALID,
@@ -56,10 +74,11 @@ static rg_code check_arena(const rg_core *core, rg_status *st) {
 static rg_code open_stream(rg_core *core, rg_stream_group *groups, const char **paths,
                            rg_status *st) {
     rg_stream_options o = core->opt.io;
-    o.n_file = rg_gguf_file_count(core->gguf);
+    const rg_pack *pack = core->opt.pack;
+    o.n_file = pack ? 1 : rg_gguf_file_count(core->gguf);
     for (uint32_t i = 0; i < o.n_file; i++)
-        paths[i] = rg_gguf_file_path(core->gguf, i);
-    rg_experts_groups(core->model, groups);
+        paths[i] = pack ? rg_pack_path(pack) : rg_gguf_file_path(core->gguf, i);
+    rg_experts_groups(core->model, pack, groups);
     o.paths = paths;
     o.groups = groups;
     o.n_group = core->hp->n_layer + core->hp->n_mtp;
@@ -107,6 +126,13 @@ rg_expert_bytes rg_experts_at(const rg_core *core, const rg_moe_weights *w, uint
         return b;
     }
     const uint32_t item = rg_stream_item(core->stream, layer, expert);
+    if (core->opt.pack) {
+        const uint32_t *bytes = rg_pack_group_at(core->opt.pack, layer)->part_bytes;
+        b.gate = rg_stream_payload(core->stream, item, 0);
+        b.up = b.gate + (w->up_offset ? w->up_offset : bytes[0]);
+        b.down = b.gate + bytes[0] + (w->up_offset ? 0 : bytes[1]);
+        return b;
+    }
     uint32_t part = 0;
     b.gate = rg_stream_payload(core->stream, item, part++);
     b.up = w->up_offset ? b.gate + w->up_offset : rg_stream_payload(core->stream, item, part++);
@@ -180,10 +206,10 @@ static rg_code open_trace(rg_core *core, rg_status *st) {
                          .depth = core->opt.io.depth,
                          .urgent_reserve = core->opt.io.urgent_reserve,
                          .n_group = core->hp->n_layer + core->hp->n_mtp};
-    RG_TRY(rg_model_identity(h.identity, core->gguf, st));
+    RG_TRY(rg_trace_identity(h.identity, core->gguf, core->model, st));
     h.groups = rg_alloc(h.n_group, sizeof *h.groups, st);
     if (!h.groups) return RG_NOMEM;
-    rg_experts_groups(core->model, h.groups);
+    rg_experts_groups(core->model, core->opt.pack, h.groups);
     const rg_code rc = rg_trace_create(&core->trace, core->opt.trace_path, &h, st);
     rg_free(h.groups);
     return rc;
@@ -193,7 +219,7 @@ static rg_code open_trace(rg_core *core, rg_status *st) {
  * items have other numbers. */
 static rg_code check_profile(const rg_core *core, const rg_profile *p, rg_status *st) {
     uint8_t identity[RG_IDENTITY_BYTES];
-    RG_TRY(rg_model_identity(identity, core->gguf, st));
+    RG_TRY(rg_trace_identity(identity, core->gguf, core->model, st));
     const char *path = core->opt.profile_path;
     if (memcmp(identity, p->identity, sizeof identity) != 0) {
         return rg_fail(st, RG_INVALID,

@@ -14,6 +14,7 @@ typedef struct attn_job {
     const rg_segment *seg;
     const rg_kv *kv;
     uint32_t first_block; /* of the finished blocks to make */
+    atomic_bool *broken;  /* the index met a value that is not finite: the selection hides it */
 } attn_job;
 
 static size_t cache_bytes(const rg_seq *seq) {
@@ -32,6 +33,14 @@ static uint32_t keep_blocks(const attn_job *job) {
 static bool selects(const attn_job *job) {
     const uint32_t n = job->seg->pos0 + job->seg->n;
     return job->w->ratio && n / job->w->ratio > keep_blocks(job);
+}
+
+/* The rectified block scores would turn NaN into 0: queries and keys of the index are looked at. */
+static void look_at(const attn_job *job, const float *x, uint32_t n) {
+    float sum = 0.0f;
+    for (uint32_t i = 0; i < n; i++)
+        sum += x[i] * 0.0f;
+    if (!isfinite(sum)) atomic_store_explicit(job->broken, true, memory_order_relaxed);
 }
 
 /* Norm, rotation and caching of one row's queries and keys. */
@@ -54,7 +63,7 @@ static void prepare_rows(void *arg, size_t begin, size_t end, int thread) {
             ops->rope(q, cs, hp->n_rot);
         }
         for (uint32_t h = 0; h < hp->n_head_kv; h++) {
-            float *k = core->s.k + row * n_kv + h * D;
+            float *k = core->s.k + row * n_kv + (size_t)h * D;
             ops->rms_norm(k, job->w->k_norm, k, D, hp->rms_eps);
             ops->rope(k, cs, hp->n_rot);
         }
@@ -66,6 +75,7 @@ static void prepare_rows(void *arg, size_t begin, size_t end, int thread) {
             float *q = core->s.idx_q + (row * hp->idx_n_head + h) * iD;
             ops->rms_norm(q, job->w->idx_q_norm, q, iD, hp->rms_eps);
             ops->rope(q, cs, hp->n_rot);
+            look_at(job, q, iD);
         }
     }
 }
@@ -93,6 +103,7 @@ static void block_keys(void *arg, size_t begin, size_t end, int thread) {
         ops->rms_norm(mean, job->w->idx_k_norm, mean, iD, hp->rms_eps);
         rg_rope_table(cs, core->inv_freq, hp->n_rot / 2, pos);
         ops->rope(mean, cs, hp->n_rot);
+        look_at(job, mean, iD);
         ops->store(mean, cache_at(job, job->kv->idx_block, block * iD), f16, iD);
     }
 }
@@ -147,6 +158,7 @@ static void select_rows(void *arg, size_t begin, size_t end, int thread) {
         core->ops->index_scores(core->s.idx_q + row * hp->idx_n_head * hp->idx_head_dim,
                                 hp->idx_n_head, hp->idx_head_dim, &keys, 0, n_block, scores,
                                 core->threads[thread].attn);
+        look_at(job, scores, n_block);
         rg_top_k(scores, n_block, keep, top);
         sort_ascending(top, keep);
         uint32_t runs = 0;
@@ -206,7 +218,8 @@ static void attend_segment(attn_job *job) {
     rg_pool_run(core->pool, (size_t)job->seg->n * core->hp->n_head, 1, attend, job);
 }
 
-void rg_layer_attn(const rg_window *win, const rg_attn_weights *w, uint32_t kv_layer) {
+rg_code rg_layer_attn(const rg_window *win, const rg_attn_weights *w, uint32_t kv_layer,
+                      rg_status *st) {
     rg_core *core = win->core;
     rg_scratch *s = &core->s;
     const rg_hparams *hp = core->hp;
@@ -222,13 +235,19 @@ void rg_layer_attn(const rg_window *win, const rg_attn_weights *w, uint32_t kv_l
     rg_input in;
     rg_input_set(&in, s->u, win->T, hp->n_embd, &s->act);
     rg_core_mul(core, &in, products, n);
+    atomic_bool broken = false;
     for (uint32_t i = 0; i < win->n_seg; i++) {
         attn_job job = {.core = core,
                         .w = w,
                         .seg = &win->segs[i],
+                        .broken = &broken,
                         .kv = &win->segs[i].seq->layers[kv_layer].kv};
         attend_segment(&job);
     }
+    if (atomic_load_explicit(&broken, memory_order_relaxed)) {
+        return rg_fail(st, RG_FORMAT, "the block scores of layer %u are not finite", kv_layer);
+    }
     rg_input_set(&in, s->attn_o, win->T, hp->n_head * hp->head_dim, &s->act);
     rg_core_mul(core, &in, &(rg_product){&w->out, s->y}, 1);
+    return RG_OK;
 }

@@ -50,8 +50,9 @@ static void conv_rows(void *arg, size_t begin, size_t end, int thread) {
         find_taps(job, (uint32_t)t, taps);
         ops->conv_silu(job->w->conv, taps, hp->ssm_conv, c, n);
         for (uint32_t h = 0; h < Hk; h++) {
-            ops->l2_norm(c + h * D, c + h * D, D, 1e-6f, scale);
-            ops->l2_norm(c + (Hk + h) * D, c + (Hk + h) * D, D, 1e-6f, 1.0f);
+            float *q = c + (size_t)h * D, *k = q + (size_t)Hk * D;
+            ops->l2_norm(q, q, D, 1e-6f, scale);
+            ops->l2_norm(k, k, D, 1e-6f, 1.0f);
         }
         ops->gdn_decay(core->s.alpha + row * Hv, job->w->dt, job->w->a, core->s.decay + row * Hv,
                        Hv);
@@ -70,7 +71,7 @@ static void head_steps(void *arg, size_t begin, size_t end, int thread) {
     for (size_t h = begin; h < end; h++) {
         const size_t key = h % Hk; /* tiled order of the file */
         core->ops->gdn_steps(job->state->S + h * D * D, D, c + key * D, c + (Hk + key) * D, n,
-                             c + (2 * Hk + h) * D, n, core->s.decay + row0 * Hv + h,
+                             c + (2 * (size_t)Hk + h) * D, n, core->s.decay + row0 * Hv + h,
                              core->s.beta + row0 * Hv + h, Hv,
                              core->s.gdn_o + row0 * Hv * D + h * D, (size_t)Hv * D, job->seg->n);
     }

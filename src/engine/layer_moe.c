@@ -48,9 +48,11 @@ static void route_rows(void *arg, size_t begin, size_t end, int thread) {
         float *w = core->s.expert_w + t * K;
         select_experts(job, (uint32_t)t, logits, ids);
         core->ops->route_weights(logits, ids, K, hp->expert_scale, w);
-        if (!isfinite(w[K - 1]) || !isfinite(w[0])) {
-            atomic_store_explicit(job->broken, true, memory_order_relaxed);
-        }
+        /* All of them: an expert whose logit is NaN would just never be chosen. */
+        bool finite = isfinite(w[K - 1]) && isfinite(w[0]);
+        for (uint32_t e = 0; e < hp->n_expert; e++)
+            finite = finite && isfinite(logits[e]);
+        if (!finite) atomic_store_explicit(job->broken, true, memory_order_relaxed);
     }
 }
 

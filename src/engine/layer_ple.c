@@ -40,6 +40,13 @@ static rg_code gather_row(rg_core *core, const uint64_t *rows, uint8_t *raw, flo
     const size_t bytes = rg_row_bytes(table->type, hp->ple_row);
     for (uint32_t h = 0; h < hp->ple_n_head; h++) {
         RG_TRY(rg_gguf_read(core->gguf, table, rows[h] * bytes, bytes, raw, st));
+        size_t block = 0;
+        const size_t n_block = bytes / rg_type_get((uint32_t)table->type)->block_bytes;
+        if (rg_blocks_find_nonfinite(table->type, raw, n_block, &block)) {
+            return rg_fail(st, RG_FORMAT,
+                           "%s is damaged: row %llu holds a value that is not finite", table->name,
+                           (unsigned long long)rows[h]);
+        }
         rg_unpack_row(table->type, raw, out + (size_t)h * hp->ple_row, hp->ple_row);
     }
     return RG_OK;
@@ -58,7 +65,7 @@ static void gather_share(void *arg, size_t begin, size_t end, int thread) {
     const rg_hparams *hp = core->hp;
     for (size_t row = begin; row < end; row++) {
         const rg_segment *seg = segment_of(job->win, row);
-        uint64_t rows[RG_NGRAM_HEADS_MAX];
+        uint64_t rows[RG_NGRAM_HEADS_MAX] = {0};
         hash_rows(job->win, seg, seg->pos0 + (uint32_t)row - seg->row0, rows);
         rg_status st = {0};
         float *out = core->s.ple_in + row * hp->ple_n_head * hp->ple_row;

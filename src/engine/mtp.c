@@ -59,7 +59,7 @@ static void project_halves(rg_core *core, uint32_t T) {
     for (uint32_t half = 0; half < 2; half++) {
         /* Rows of one half, packed, in `normed`; its product in `mix`. */
         for (size_t i = 0; i < (size_t)T * H; i++) {
-            memcpy(s->normed + i * E, s->mtp_in + i * 2 * E + half * E, E * sizeof(float));
+            memcpy(s->normed + i * E, s->mtp_in + i * 2 * E + (size_t)half * E, E * sizeof(float));
         }
         rg_input in;
         rg_input_set(&in, s->normed, T * H, E, &s->act);
@@ -75,7 +75,7 @@ static rg_code block(const rg_window *win, rg_status *st) {
     const uint32_t layer = core->hp->n_layer;
     float *residual = core->s.mtp_residual;
     RG_TRY(rg_hc_read(core, &w->hc_attn, residual, win->T, layer, "draft attention", st));
-    rg_layer_attn(win, &w->attn, layer);
+    RG_TRY(rg_layer_attn(win, &w->attn, layer, st));
     rg_hc_write(core, residual, win->T);
     RG_TRY(rg_hc_read(core, &w->hc_ffn, residual, win->T, layer, "draft experts", st));
     RG_TRY(rg_layer_moe(win, &w->moe, layer, st));

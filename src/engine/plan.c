@@ -37,7 +37,7 @@ static double read_per_token(const rg_plan *p, const rg_model *m, uint32_t chunk
  * tokens, but its scratch comes out of the arena. */
 static void choose_chunk(rg_plan *p, const rg_model *m, const rg_plan_request *req,
                          uint64_t fixed_bytes) {
-    double best = INFINITY;
+    double best = HUGE_VAL;
     for (uint32_t c = CHUNK_MIN; c <= CHUNK_AUTO_MAX; c *= 2) {
         const uint64_t scratch = scratch_bytes(m, c, req->n_threads);
         if (fixed_bytes + scratch + p->arena_min_bytes > p->budget_bytes) break;
@@ -53,7 +53,7 @@ static void choose_chunk(rg_plan *p, const rg_model *m, const rg_plan_request *r
 
 static rg_code measure(rg_plan *p, const rg_model *m, const rg_plan_request *req, rg_status *st) {
     rg_stream_layout layout;
-    RG_TRY(rg_experts_layout(&layout, m, st));
+    RG_TRY(rg_experts_layout(&layout, m, req->pack, st));
     RG_TRY(rg_weights_count(&p->trunk_bytes, &p->experts_bytes, m, st));
     const rg_seq_options seq = {.n_ctx = req->n_ctx, .kv = req->kv, .mtp = req->mtp};
     p->state_bytes = rg_seq_bytes_for(m, &seq, req->n_threads);
@@ -110,6 +110,7 @@ rg_code rg_plan_make(rg_plan *p, const rg_model *m, const rg_plan_request *req, 
     } else {
         p->arena_bytes = p->budget_bytes - rest;
     }
+    p->packed = req->pack && !p->resident;
     if (!p->resident) p->n_slot = (uint32_t)(p->arena_bytes / p->slot_bytes);
     p->total_bytes = rest + p->arena_bytes;
     if (p->total_bytes > p->budget_bytes && !p->automatic) return refuse(p, p->total_bytes, st);
@@ -142,6 +143,6 @@ rg_code rg_plan_print(const rg_plan *p, rg_buf *out, rg_status *st) {
     RG_TRY(line(out, "budget", p->budget_bytes,
                 p->automatic ? "free memory less a margin" : "given", st));
     if (p->resident) return RG_OK;
-    return rg_buf_printf(out, st, "  a cold prefill reads about %.1f MiB a token\n",
-                         p->read_bytes_per_token / 0x1p20);
+    return rg_buf_printf(out, st, "  a cold prefill reads about %.1f MiB a token from the %s\n",
+                         p->read_bytes_per_token / 0x1p20, p->packed ? "pack" : "model file");
 }

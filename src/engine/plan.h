@@ -19,12 +19,14 @@ typedef struct rg_plan_request {
     rg_kv_type kv;
     bool mtp;
     int n_threads;
+    const rg_pack *pack; /* what experts would stream from; NULL: the model file */
 } rg_plan_request;
 
 typedef struct rg_plan {
     uint64_t budget_bytes; /* given, or found free */
     bool automatic;        /* found free */
     bool resident;         /* every expert is loaded, nothing streams */
+    bool packed;           /* experts stream from a pack */
     uint64_t trunk_bytes, state_bytes, scratch_bytes, host_bytes, io_bytes;
     uint64_t arena_bytes; /* of the arena, or of all experts when resident */
     uint64_t total_bytes;

@@ -48,7 +48,7 @@ static size_t layout(rg_seq *seq, const rg_model *m, size_t n_threads, uint8_t *
             place_gdn(&p, l, hp);
         }
         if (d->has_ple) {
-            l->ple_conv = take(&p, (hp->ple_conv - 1) * hp->ple_ngram * HE, sizeof(float));
+            l->ple_conv = take(&p, (size_t)(hp->ple_conv - 1) * hp->ple_ngram * HE, sizeof(float));
         }
     }
     if (seq->opt.mtp) {
@@ -93,7 +93,7 @@ rg_code rg_seq_create(rg_seq **out, rg_core *core, const rg_seq_options *opt, rg
     }
     const size_t n_threads = (size_t)rg_pool_threads(core->pool);
     seq->memory_bytes = layout(seq, core->model, n_threads, NULL);
-    rc = rg_mem_map(&seq->memory, seq->memory_bytes, st);
+    rc = rg_take_memory(&seq->memory, seq->memory_bytes, st);
     if (rc != RG_OK) {
         rg_context(st, rc, "state for %u tokens", opt->n_ctx);
         goto cleanup;
@@ -149,6 +149,9 @@ rg_moce_receipt rg_seq_moce_receipt(const rg_seq *seq) {
     return seq->moce ? rg_moce_get_receipt(seq->moce) : (rg_moce_receipt){0};
 }
 
+bool rg_seq_failed(const rg_seq *seq) {
+    return seq->failed;
+}
 uint32_t rg_seq_length(const rg_seq *seq) {
     return seq->length;
 }

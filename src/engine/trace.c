@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <xxhash.h>
 
 #define MAGIC         "RGTRACE1"
 #define MAGIC_BYTES   8u
@@ -32,37 +31,14 @@ struct rg_trace {
 
 /* ---- identity ------------------------------------------------------------------------------- */
 
-static void hash_u64(XXH3_state_t *h, uint64_t x) {
-    XXH3_128bits_update(h, &x, sizeof x);
-}
-
-static void hash_str(XXH3_state_t *h, const char *s, size_t len) {
-    hash_u64(h, len);
-    XXH3_128bits_update(h, s, len);
-}
-
-rg_code rg_model_identity(uint8_t out[RG_IDENTITY_BYTES], const rg_gguf *g, rg_status *st) {
-    XXH3_state_t *h = XXH3_createState();
-    if (!h) return rg_fail(st, RG_NOMEM, "no memory for a hash");
-    XXH3_128bits_reset(h);
-    for (size_t i = 0; i < rg_gguf_kv_count(g); i++) {
-        const rg_gguf_kv *kv = rg_gguf_kv_at(g, i);
-        hash_str(h, kv->key.data, kv->key.len);
-        hash_u64(h, kv->type);
-        hash_str(h, (const char *)kv->data, kv->size_bytes);
+rg_code rg_trace_identity(uint8_t out[RG_IDENTITY_BYTES], const rg_gguf *g, const rg_model *m,
+                          rg_status *st) {
+    rg_hash128 identity;
+    RG_TRY(rg_model_identity(g, m, &identity, st));
+    for (size_t i = 0; i < 8; i++) {
+        out[i] = (uint8_t)(identity.low >> (8 * i));
+        out[8 + i] = (uint8_t)(identity.high >> (8 * i));
     }
-    for (size_t i = 0; i < rg_gguf_tensor_count(g); i++) {
-        const rg_tensor *t = rg_gguf_tensor_at(g, i);
-        hash_str(h, t->name, strlen(t->name));
-        hash_u64(h, t->type);
-        for (size_t d = 0; d < 4; d++)
-            hash_u64(h, t->ne[d]);
-    }
-    XXH128_canonical_t digest;
-    XXH128_canonicalFromHash(&digest, XXH3_128bits_digest(h));
-    XXH3_freeState(h);
-    _Static_assert(sizeof digest.digest == RG_IDENTITY_BYTES, "identity");
-    memcpy(out, digest.digest, sizeof digest.digest);
     return RG_OK;
 }
 

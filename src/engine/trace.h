@@ -1,5 +1,5 @@
 /* trace: a file of everything that a run asked of its experts, so that caches and read-ahead can be
- * compared without the model. Also the identity of a model, which binds such files to it.
+ * compared without the model.
  *
  * Layout (little-endian): "RGTRACE1", u32 header bytes, header, then events:
  *     u8 kind, u8 flags, u16 group, u32 rows, u32 n, then n values:
@@ -27,9 +27,9 @@
 #define RG_TRACE_GROUP_ITEMS   65536u /* experts of a layer: numbers are 16 bits wide */
 #define RG_TRACE_LOOKAHEAD_MAX 1024
 
-/* XXH3-128 over the metadata and the tensor table: not over the weights. */
-RG_MUST_CHECK rg_code rg_model_identity(uint8_t out[RG_IDENTITY_BYTES], const rg_gguf *g,
-                                        rg_status *st);
+/* The model's identity as bytes. */
+RG_MUST_CHECK rg_code rg_trace_identity(uint8_t out[RG_IDENTITY_BYTES], const rg_gguf *g,
+                                        const rg_model *m, rg_status *st);
 
 typedef struct rg_trace_header {
     uint8_t identity[RG_IDENTITY_BYTES];

@@ -2,6 +2,7 @@
  * file by all compute threads. Vectors and convolutions become f32; matrices stay as stored.
  */
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/core.h"
@@ -197,15 +198,30 @@ static void link_shared(rg_weights *w, const rg_model *m) {
 
 /* ---- reading -------------------------------------------------------------------------------- */
 
-static rg_code read_vector(const loader *l, const load_item *it, uint8_t *dst, rg_status *st) {
-    const size_t n = it->bytes / sizeof(float);
-    if (it->tensor->type == RG_TYPE_F32) {
-        return rg_gguf_read(l->core->gguf, it->tensor, 0, it->bytes, dst, st);
+/* Reads bytes of a tensor and looks for scales and values that are not finite: gates would turn an
+ * infinity into a plausible number and the text into a wrong one. */
+static rg_code read_checked(const loader *l, const rg_tensor *t, size_t begin, size_t bytes,
+                            void *dst, rg_status *st) {
+    RG_TRY(rg_gguf_read(l->core->gguf, t, begin, bytes, dst, st));
+    const size_t block_bytes = rg_type_get((uint32_t)t->type)->block_bytes;
+    RG_DASSERT(begin % block_bytes == 0 && bytes % block_bytes == 0);
+    size_t block = 0;
+    if (!rg_blocks_find_nonfinite(t->type, dst, bytes / block_bytes, &block)) return RG_OK;
+    char where[32] = "";
+    if (strncmp(t->name, "blk.", 4) == 0) {
+        snprintf(where, sizeof where, "layer %.*s: ", (int)strspn(t->name + 4, "0123456789"),
+                 t->name + 4);
     }
-    void *packed = rg_alloc(1, (size_t)it->tensor->size_bytes, st);
+    return rg_fail(st, RG_FORMAT, "%s%s is damaged: block %zu of %zu is not finite", where, t->name,
+                   begin / block_bytes + block, (size_t)t->size_bytes / block_bytes);
+}
+
+static rg_code read_vector(const loader *l, const load_item *it, uint8_t *dst, rg_status *st) {
+    const size_t n = it->bytes / sizeof(float), packed_bytes = (size_t)it->tensor->size_bytes;
+    if (it->tensor->type == RG_TYPE_F32) return read_checked(l, it->tensor, 0, it->bytes, dst, st);
+    void *packed = rg_alloc(1, packed_bytes, st);
     if (!packed) return RG_NOMEM;
-    const rg_code rc =
-        rg_gguf_read(l->core->gguf, it->tensor, 0, (size_t)it->tensor->size_bytes, packed, st);
+    const rg_code rc = read_checked(l, it->tensor, 0, packed_bytes, packed, st);
     if (rc == RG_OK) rg_unpack_row(it->tensor->type, packed, (float *)(void *)dst, n);
     rg_free(packed);
     return rc;
@@ -215,7 +231,7 @@ static rg_code read_piece(loader *l, const load_piece *p, rg_status *st) {
     const load_item *it = &l->items[p->item];
     uint8_t *dst = (uint8_t *)l->core->w.memory + it->offset;
     if (it->f32) return read_vector(l, it, dst, st);
-    return rg_gguf_read(l->core->gguf, it->tensor, p->begin, p->bytes, dst + p->begin, st);
+    return read_checked(l, it->tensor, p->begin, p->bytes, dst + p->begin, st);
 }
 
 static void read_share(void *arg, size_t begin, size_t end, int thread) {
@@ -238,16 +254,22 @@ static void read_share(void *arg, size_t begin, size_t end, int thread) {
     }
 }
 
-/* Cuts every item into pieces; a vector is one piece. */
+/* Whole blocks of a matrix; a vector is one piece. */
+static size_t piece_bytes(const load_item *it) {
+    if (it->f32) return it->bytes;
+    return PIECE_BYTES - PIECE_BYTES % rg_type_get((uint32_t)it->tensor->type)->block_bytes;
+}
+
 static rg_code cut_pieces(loader *l, rg_status *st) {
     size_t n = 0;
     for (uint32_t i = 0; i < l->n_item; i++) {
-        n += l->items[i].f32 ? 1 : (l->items[i].bytes + PIECE_BYTES - 1) / PIECE_BYTES;
+        const size_t step = piece_bytes(&l->items[i]);
+        n += (l->items[i].bytes + step - 1) / step;
     }
     l->pieces = rg_alloc(n, sizeof *l->pieces, st);
     if (!l->pieces) return RG_NOMEM;
     for (uint32_t i = 0; i < l->n_item; i++) {
-        const size_t step = l->items[i].f32 ? l->items[i].bytes : PIECE_BYTES;
+        const size_t step = piece_bytes(&l->items[i]);
         for (size_t begin = 0; begin < l->items[i].bytes; begin += step) {
             const size_t left = l->items[i].bytes - begin;
             l->pieces[l->n_piece++] =
@@ -259,13 +281,9 @@ static rg_code cut_pieces(loader *l, rg_status *st) {
 }
 
 static rg_code take_memory(loader *l, rg_status *st) {
-    const uint64_t free_bytes = rg_mem_available_bytes();
-    if (free_bytes && l->total > free_bytes) {
-        return rg_fail(st, RG_NOMEM, "the weights take %zu MiB, %llu MiB of memory are free",
-                       l->total >> 20, (unsigned long long)(free_bytes >> 20));
-    }
     rg_weights *w = &l->core->w;
-    RG_TRY(rg_mem_map(&w->memory, l->total, st));
+    const rg_code rc = rg_take_memory(&w->memory, l->total, st);
+    if (rc != RG_OK) return rg_context(st, rc, "the weights");
     w->memory_bytes = l->total;
     for (uint32_t i = 0; i < l->n_item; i++) {
         const load_item *it = &l->items[i];

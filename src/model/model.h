@@ -6,5 +6,7 @@
 
 #include "model/gguf.h"
 #include "model/desc.h"
+#include "model/identity.h"
+#include "model/pack.h"
 
 #endif
