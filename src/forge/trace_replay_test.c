@@ -52,7 +52,7 @@ static void make_trace(const char *path, uint64_t arena_bytes, uint8_t identity)
     for (uint32_t g = 0; g < GROUPS; g++) {
         groups[g] = (rg_stream_group){.n_item = EXPERTS, .n_extent = 1};
         groups[g].extents[0] = (rg_stream_extent){
-            .bytes = 4096 << (g / 2), .offset = (uint64_t)g << 24, .stride = 4096 << (g / 2)};
+            .bytes = 4096u << (g / 2), .offset = (uint64_t)g << 24, .stride = 4096u << (g / 2)};
     }
     rg_trace *t;
     rg_status st = {0};
