@@ -42,6 +42,10 @@ typedef struct cli_options {
     int32_t lookahead;
     uint32_t depth;
     const char *faults;
+    const char *trace;   /* record there */
+    const char *profile; /* usage profile, or "off" */
+    float moce;
+    uint32_t moce_slots;
     const char *pack; /* FILE or off */
     /* input */
     const char *prompt; /* -p */
@@ -78,6 +82,11 @@ typedef struct cli_options {
     double ceiling_gb_s; /* 0: to be measured */
     /* kld */
     const char *save, *csv;
+    /* trace replay: as written */
+    struct {
+        const char *slots, *policies, *lookaheads, *guards;
+        double latency_us, gb_s, layer_us, row_us;
+    } replay;
     /* tokenize */
     bool decode_ids;
     bool parse_special;
@@ -99,7 +108,7 @@ typedef struct cli_options {
 } cli_options;
 
 typedef struct cli_command {
-    const char *name;
+    const char *name;    /* one word or two */
     const char *usage;   /* behind "regolith NAME " */
     const char *summary; /* one line */
     const char *flags;   /* letters of the flag groups it accepts, see flags.c */
@@ -150,6 +159,8 @@ void cli_cancel_on_interrupt(rg_session *session);
 /* profile.c */
 /* The "profile:" line on standard error. */
 void cli_print_profile(const rg_engine *engine, const rg_session *session);
+/* The receipt of cache-aware routing on standard error. */
+void cli_print_moce(const rg_moce_receipt *m, float lambda);
 
 /* commands */
 int cli_run(const cli_options *opt);
@@ -160,6 +171,9 @@ int cli_ppl(const cli_options *opt);
 int cli_plan(const cli_options *opt);
 int cli_synth(const cli_options *opt);
 int cli_doctor(const cli_options *opt);
+int cli_trace_record(const cli_options *opt);
+int cli_trace_replay(const cli_options *opt);
+int cli_trace_profile(const cli_options *opt);
 int cli_pack(const cli_options *opt);
 int cli_bench(const cli_options *opt);
 int cli_kld(const cli_options *opt);

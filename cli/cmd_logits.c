@@ -129,6 +129,9 @@ static rg_code evaluate(logits_job *j, rg_session *session, const int32_t *ids, 
                         rg_status *st) {
     const size_t decode = j->opt->decode < n ? j->opt->decode : n;
     if (n > decode) RG_TRY(rg_session_eval(session, ids, n - decode, 0, on_row, j, st));
+    if (decode && j->opt->moce > 0) {
+        RG_TRY(rg_session_moce(session, j->opt->moce, j->opt->moce_slots, st));
+    }
     for (size_t i = n - decode; i < n; i++) {
         RG_TRY(rg_session_eval(session, ids + i, 1, 0, on_row, j, st));
     }
@@ -159,6 +162,11 @@ static rg_code run(logits_job *j, rg_engine *engine, rg_session **session, const
         return rg_fail_errno(st, RG_IO, errno, "writing %s", opt->out);
     }
     print_results(j);
+    if (opt->moce > 0) {
+        rg_moce_receipt receipt;
+        rg_session_moce_receipt(*session, &receipt);
+        cli_print_moce(&receipt, opt->moce);
+    }
     if (!opt->dump && !opt->dump_ref) return RG_OK;
     char report[512];
     RG_TRY(rg_session_finish_dump(*session, report, sizeof report, st));

@@ -112,6 +112,11 @@ static int print_json(const rg_session *session, const run_output *o, const rg_g
         s.decode_ms > 0 ? 1e3 * (double)s.decode_tokens / s.decode_ms : 0.0, "ttft_ms", s.ttft_ms,
         "compute_ms", s.compute_ms, "host_ms", s.host_ms, "rss_peak_bytes",
         (json_int_t)s.rss_peak_bytes);
+    if (root && o->opt->moce > 0) {
+        json_object_set_new(root, "moce_routes", json_integer((json_int_t)r->moce.routes));
+        json_object_set_new(root, "moce_changed", json_integer((json_int_t)r->moce.routes_changed));
+        json_object_set_new(root, "moce_mass_moved", json_real(r->moce.mass_moved));
+    }
     if (!root || json_dumpf(root, stdout, JSON_INDENT(2)) != 0) {
         json_decref(root);
         const rg_status st = {.code = RG_NOMEM, .message = "cannot write JSON"};
@@ -126,6 +131,8 @@ static int generate(rg_session *session, const cli_options *opt, const int32_t *
                     rg_status *st) {
     run_output o = {.opt = opt};
     const rg_generate_options g = {.sampling = opt->sampling,
+                                   .moce = opt->moce,
+                                   .moce_slots = opt->moce_slots,
                                    .n_predict = opt->n_predict,
                                    .ignore_eos = opt->ignore_eos,
                                    .show_special = opt->show_special,
@@ -145,6 +152,7 @@ static int generate(rg_session *session, const cli_options *opt, const int32_t *
         const int printed = print_json(session, &o, &result);
         code = code == CLI_OK ? printed : code;
     }
+    if (rc == RG_OK && opt->moce > 0) cli_print_moce(&result.moce, opt->moce);
     rg_buf_deinit(&o.text);
     rg_free(o.ids);
     return code;

@@ -10,7 +10,8 @@
 #include <string.h>
 
 /* Groups: m model, e engine, i text input, I ids input, g generation, s sampling, l logits,
- * t tokenize, j json, c chat, f file, x context, b bench, k kld. */
+ * t tokenize, j json, c chat, f file, x context, b bench, k kld, y synth, d doctor, M routing,
+ * r replay, o output file. */
 typedef struct flag {
     char group;
     char letter; /* 0 = none */
@@ -40,6 +41,19 @@ static const flag flags[] = {
     {'e', 0, "split", "on|off", "compute what is there while the rest is read (default on)"},
     {'e', 0, "pack", "FILE|off", "expert pack to stream from (default: the one beside the model)"},
     {'e', 0, "faults", "SPEC", NULL},
+    {'e', 0, "trace", "FILE", "record what is asked of the experts (see trace replay)"},
+    {'e', 0, "profile", "FILE|off", "usage profile to start warm from (default MODEL.rgprofile)"},
+    {'M', 0, "moce", "L", "prefer experts in memory by 0..1 in decode; text changes (default 0)"},
+    {'M', 0, "moce-slots", "N", NULL},
+    {'r', 0, "arena-experts", "N,N,...", "arenas, in slots of the largest expert"},
+    {'r', 0, "policy", "P,P,...", "lru, slru, lfu"},
+    {'r', 0, "lookahead", "N,N,...", "experts read ahead of a layer in decode: numbers, auto, off"},
+    {'r', 0, "guard", "on,off", "whether a guess may not evict a warmer expert"},
+    {'r', 0, "drive-latency", "US", "of the virtual drive (default 100)"},
+    {'r', 0, "drive-rate", "GB/S", "of the virtual drive (default 2)"},
+    {'r', 0, "layer-us", "US", "computing one layer for one row (default 500)"},
+    {'r', 0, "row-us", "US", "and for each further row of a window (default 50)"},
+    {'o', 'o', "out", "FILE", "write the profile there"},
     {'m', 'v', "verbose", NULL, "log to standard error; twice for more"},
     {'i', 'p', "prompt", "TEXT", "prompt"},
     {'f', 'f', "file", "FILE", "read the text from a file (- = standard input)"},
@@ -288,7 +302,8 @@ static bool set_plain(const flag *f, const char *text, cli_options *o) {
                    {"ref", &o->ref},           {"dump", &o->dump},
                    {"dump-ref", &o->dump_ref}, {"faults", &o->faults},
                    {"preset", &o->preset},     {"default-type", &o->type_default},
-                   {"pack", &o->pack},         {"reasoning-effort", &o->effort}};
+                   {"pack", &o->pack},         {"reasoning-effort", &o->effort},
+                   {"trace", &o->trace},       {"profile", &o->profile}};
     for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) {
         if (is(f, switches[i].name)) {
             *switches[i].on = true;
@@ -400,10 +415,33 @@ static int set_synth(const flag *f, const value *v, cli_options *o) {
     return parse_int(v, 1, 256, &o->threads);
 }
 
+static int set_replay(const flag *f, const value *v, cli_options *o) {
+    if (is(f, "arena-experts")) o->replay.slots = v->text;
+    if (is(f, "policy")) o->replay.policies = v->text;
+    if (is(f, "lookahead")) o->replay.lookaheads = v->text;
+    if (is(f, "guard")) o->replay.guards = v->text;
+    double *to = is(f, "drive-latency") ? &o->replay.latency_us
+                 : is(f, "drive-rate")  ? &o->replay.gb_s
+                 : is(f, "layer-us")    ? &o->replay.layer_us
+                 : is(f, "row-us")      ? &o->replay.row_us
+                                        : NULL;
+    if (!to) return CLI_OK;
+    const int rc = parse_double(v, to);
+    return rc == CLI_OK && !(*to > 0 && *to <= 1e6) ? bad(v, "a number above 0 up to 1e6") : rc;
+}
+
+static int set_routing(const flag *f, const value *v, cli_options *o) {
+    if (is(f, "moce-slots")) return parse_u32(v, 1u << 20, &o->moce_slots);
+    const int rc = parse_float(v, &o->moce);
+    return rc == CLI_OK && !(o->moce >= 0 && o->moce <= 1) ? bad(v, "a number in 0..1") : rc;
+}
+
 static int set_value(const flag *f, const value *v, cli_options *o) {
     static const char *const kernels[] = {"auto", "ref"}, *const kv[] = {"f16", "f32"};
     static const char *const backends[] = {"cpu"};
     int choice = 0, rc = CLI_OK;
+    if (f->group == 'r') return set_replay(f, v, o);
+    if (f->group == 'M') return set_routing(f, v, o);
     if (set_plain(f, v->text, o)) return CLI_OK;
     if (f->group == 's') return set_sampling(f, v, o);
     if (f->group == 'y') return set_synth(f, v, o);

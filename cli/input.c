@@ -95,6 +95,8 @@ rg_engine_options cli_engine_options(const cli_options *opt) {
                                    opt->pack && strcmp(opt->pack, "off") == 0 ? "" : opt->pack,
                                .io_null = opt->io_null,
                                .faults = opt->faults,
+                               .trace_path = opt->trace,
+                               .profile_path = opt->profile,
                                .progress = cli_progress};
 }
 

@@ -5,10 +5,10 @@
 
 static const cli_command commands[] = {
     {"run", "-m MODEL (-p TEXT | -f FILE | --ids FILE) [options]",
-     "Generates one reply. Generated text alone goes to standard output.", "mexifIcgsj", 0,
+     "Generates one reply. Generated text alone goes to standard output.", "mexifIcgsjM", 0,
      cli_run},
     {"logits", "-m MODEL --ids FILE [--out FILE] [--top K] [--hash] [options]",
-     "Logits of every position of a given token sequence.", "mexIl", 0, cli_logits},
+     "Logits of every position of a given token sequence.", "mexIlM", 0, cli_logits},
     {"tokenize", "-m MODEL (TEXT | -f FILE) [--decode] [--special]",
      "Text to token ids on one line, or back.", "mft", 1, cli_tokenize},
     {"inspect", "MODEL", "Metadata, tensors, types, sizes and expert classes of a model file.", "m",
@@ -24,13 +24,22 @@ static const cli_command commands[] = {
      "Measures drive and memory, checks limits and the model file, and gives advice.", "mdj", 0,
      cli_doctor},
     {"bench", "-m MODEL [-p N] [-n N] [--reps R] [--ab FLAG=A,B]... [-f TEXT] [--json] [options]",
-     "Prefill and decode figures, cold and warm, with where the time went.", "mexfjb", 0,
+     "Prefill and decode figures, cold and warm, with where the time went.", "mexfjbM", 0,
      cli_bench},
     {"kld", "-m MODEL... -f TEXT (--ref FILE | --save FILE) [--ctx N] [--csv FILE] [options]",
      "Divergence of a model's predictions from saved ones, over windows of N tokens.", "mexfjk", 0,
      cli_kld},
     {"ppl", "-m MODEL -f TEXT [--ctx N]",
      "Perplexity over non-overlapping windows of N tokens (default 512).", "mexfj", 0, cli_ppl},
+    {"trace record", "-m MODEL (-p TEXT | -f FILE | --ids FILE) [options] TRACE",
+     "Generates one reply and records what it asked of the experts.", "mexifIcgsjM", 1,
+     cli_trace_record},
+    {"trace replay", "TRACE [--arena-experts N,...] [--policy P,...] [--lookahead N,...]",
+     "Hits and speeds of a recorded run with other arenas, policies and read-ahead.", "r", 1,
+     cli_trace_replay},
+    {"trace profile", "TRACE... -o OUT",
+     "Uses of each expert over recorded runs: MODEL.rgprofile makes the start warm.", "o", 64,
+     cli_trace_profile},
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 
@@ -38,15 +47,9 @@ static void print_overview(FILE *to) {
     fprintf(to, "regolith %s: runs Mixture-of-Experts language models larger than memory\n\n",
             RG_VERSION);
     for (size_t i = 0; i < N_COMMANDS; i++) {
-        fprintf(to, "  regolith %-9s %s\n", commands[i].name, commands[i].usage);
+        fprintf(to, "  regolith %-13s %s\n", commands[i].name, commands[i].usage);
     }
     fprintf(to, "\nregolith COMMAND --help lists the options of a command.\n");
-}
-
-/* The others take the model as a word, or none. */
-static bool needs_model(const cli_command *c) {
-    return c->run != cli_inspect && c->run != cli_pack && c->run != cli_synth &&
-           c->run != cli_doctor;
 }
 
 static int run_command(const cli_command *c, int argc, char **argv) {
@@ -59,8 +62,21 @@ static int run_command(const cli_command *c, int argc, char **argv) {
         cli_print_help(c);
         return cli_finish_output();
     }
-    if (!opt.model && needs_model(c)) return cli_usage(c->name, "-m MODEL is missing");
+    const bool by_word = (c->run == cli_inspect || c->run == cli_pack) && opt.n_args;
+    const bool optional = c->run == cli_doctor;
+    if (strchr(c->flags, 'm') && !opt.model && !by_word && !optional) {
+        return cli_usage(c->name, "-m MODEL is missing");
+    }
     return c->run(&opt);
+}
+
+/* How many of the words name the command; 0: none. */
+static int match(const cli_command *c, int argc, char **argv) {
+    const char *space = strchr(c->name, ' ');
+    if (!space) return strcmp(argv[1], c->name) == 0 ? 1 : 0;
+    const size_t n = (size_t)(space - c->name);
+    if (strlen(argv[1]) != n || strncmp(argv[1], c->name, n) != 0) return 0;
+    return argc > 2 && strcmp(argv[2], space + 1) == 0 ? 2 : 0;
 }
 
 int main(int argc, char **argv) {
@@ -81,9 +97,8 @@ int main(int argc, char **argv) {
         return cli_finish_output();
     }
     for (size_t i = 0; i < N_COMMANDS; i++) {
-        if (strcmp(word, commands[i].name) == 0) {
-            return run_command(&commands[i], argc - 1, argv + 1);
-        }
+        const int n = match(&commands[i], argc, argv);
+        if (n) return run_command(&commands[i], argc - n, argv + n);
     }
     return cli_usage(word, "unknown command (see regolith --help)");
 }

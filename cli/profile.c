@@ -25,6 +25,16 @@ static void print_ngram(const rg_engine_meters *m) {
         (unsigned long long)m->ngram_reads, (double)m->ngram_read_bytes / 0x1p20, m->ple_wait_ms);
 }
 
+void cli_print_moce(const rg_moce_receipt *m, float lambda) {
+    const double routes = (double)m->routes;
+    fprintf(stderr,
+            "moce: strength %g, %llu tokens, %llu of %llu routes changed (%.2f %%), %.2f %% of the "
+            "router's weight moved\n",
+            (double)lambda, (unsigned long long)m->tokens, (unsigned long long)m->routes_changed,
+            (unsigned long long)m->routes,
+            routes > 0 ? 100 * (double)m->routes_changed / routes : 0.0, 100 * m->mass_moved);
+}
+
 void cli_print_profile(const rg_engine *engine, const rg_session *session) {
     rg_engine_info info;
     rg_session_stats s;

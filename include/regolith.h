@@ -111,7 +111,11 @@ typedef struct rg_engine_options {
     /* Expert pack of `regolith pack`, used when experts stream. NULL = the one beside the model, if
      * there is one; "" = none. One that does not belong to the model is refused. */
     const char *pack_path;
-    bool io_null;       /* skip reads: figures without the drive, wrong answers */
+    bool io_null;           /* skip reads: figures without the drive, wrong answers */
+    const char *trace_path; /* record what is asked of the experts there; NULL = no */
+    /* Usage profile to fill the arena from at the start; NULL = the model's path with ".rgprofile"
+     * behind it, where there is one; "off" = none. */
+    const char *profile_path;
     const char *faults; /* injected, "seed=1,eio=2,short=3,flip=0,stall=5,stall_ms=50" per mille */
     rg_progress_fn *progress; /* NULL = none */
     void *progress_user;
@@ -331,9 +335,29 @@ typedef enum rg_finish {
 } rg_finish;
 RG_API const char *rg_finish_text(rg_finish finish);
 
+/* What cache-aware routing changed. A route is one expert of one layer for one token. */
+typedef struct rg_moce_receipt {
+    uint64_t tokens;         /* evaluated under it */
+    uint64_t routes;         /* of these tokens */
+    uint64_t routes_changed; /* to an expert that the plain router would not have chosen */
+    double mass_moved; /* weight that the plain routes gave to experts that were left out: 1 is
+                          all the weight of one layer for one token */
+} rg_moce_receipt;
+
+/* Cache-aware routing of the tokens evaluated from here on: experts that the arena would hold are
+ * preferred by `lambda` (0..1) of the mean range of the router's logits. Text changes, repeatably:
+ * it depends on the tokens, lambda and the number of slots alone, not on what the arena really
+ * holds. `slots`: 0 = those of the plan. lambda 0 ends it, as reset does. */
+RG_API RG_MUST_CHECK rg_code rg_session_moce(rg_session *session, float lambda, uint32_t slots,
+                                             rg_status *st);
+/* Since it was switched on; zeros when it is off. */
+RG_API void rg_session_moce_receipt(const rg_session *session, rg_moce_receipt *out);
+
 /* Zeroed = defaults, but for `sampling`. */
 typedef struct rg_generate_options {
     rg_sampling_params sampling;
+    float moce; /* as rg_session_moce, for this call's tokens; 0 = leave it as it is */
+    uint32_t moce_slots;
     uint32_t n_predict;      /* tokens at most; 0 = until the context is full */
     bool ignore_eos;         /* end-of-generation tokens are ordinary */
     bool show_special;       /* control tokens appear in the text */
@@ -348,7 +372,8 @@ typedef struct rg_generate_options {
 
 typedef struct rg_generate_result {
     rg_finish finish;
-    uint32_t n_tokens; /* chosen, with the token that ended it */
+    uint32_t n_tokens;    /* chosen, with the token that ended it */
+    rg_moce_receipt moce; /* zeros without */
 } rg_generate_result;
 
 /* Continues behind the last evaluated token. The last chosen token has not been evaluated yet when

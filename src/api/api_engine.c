@@ -108,10 +108,22 @@ static rg_code parse_faults(const char *text, rg_stream_faults *f, rg_status *st
     return RG_OK;
 }
 
+/* The named profile, or the one beside the model; NULL when there is none. `beside` is room. */
+static const char *find_profile(const rg_engine_options *opt, char *beside, size_t room) {
+    if (opt->profile_path) return strcmp(opt->profile_path, "off") == 0 ? NULL : opt->profile_path;
+    const int n = snprintf(beside, room, "%s%s", opt->model_path, RG_PROFILE_SUFFIX);
+    if (n < 0 || (size_t)n >= room) return NULL;
+    rg_file file;
+    if (rg_file_open(&file, beside, NULL) != RG_OK) return NULL;
+    rg_file_close(&file);
+    return beside;
+}
+
 static rg_code open_core(rg_engine *e, const rg_engine_options *opt, rg_status *st) {
     static const rg_stream_backend backends[] = {RG_STREAM_AUTO, RG_STREAM_URING, RG_STREAM_PREAD};
     static const rg_stream_direct directs[] = {RG_DIRECT_AUTO, RG_DIRECT_ON, RG_DIRECT_OFF};
     rg_stream_faults faults;
+    char beside[4096];
     if (opt->faults) RG_TRY(parse_faults(opt->faults, &faults, st));
     RG_TRY(make_plan(&e->plan, &e->pack, e->vocab.gguf, e->model, opt, st));
     e->planned = (rg_seq_options){.n_ctx = e->plan.n_ctx, .kv = opt->kv, .mtp = opt->plan_mtp};
@@ -133,6 +145,9 @@ static rg_code open_core(rg_engine *e, const rg_engine_options *opt, rg_status *
                                              .faults = opt->faults ? &faults : NULL},
                                       .ple_cache_bytes = e->plan.ngram_cache_bytes,
                                       .ple_resident = e->plan.ngram_resident,
+                                      .trace_path = opt->trace_path,
+                                      .profile_path = find_profile(opt, beside, sizeof beside),
+                                      .profile_found = !opt->profile_path,
                                       .progress = opt->progress,
                                       .progress_user = opt->progress_user};
     const rg_code rc = rg_core_create(&e->core, e->vocab.gguf, e->model, &core_opt, st);

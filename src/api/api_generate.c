@@ -131,7 +131,11 @@ rg_code rg_session_generate(rg_session *s, const rg_generate_options *opt, rg_ge
     const uint64_t begin = rg_now_ns();
     const double calls_ms = s->engine->call_ms; /* evaluations inside are part of this call */
     rg_buf_clear(&s->text);
-    const rg_code rc = run(&g, st);
+    rg_code rc = RG_OK;
+    if (opt->moce != 0.0f) rc = rg_session_moce(s, opt->moce, opt->moce_slots, st);
+    if (rc == RG_OK) rc = run(&g, st);
+    rg_session_moce_receipt(s, &g.result.moce);
+    if (opt->moce != 0.0f) rg_seq_moce_end(s->seq);
     s->stats.decode_tokens += g.result.n_tokens;
     rg_sampler_destroy(g.sampler);
     rg_stop_destroy(g.stop);

@@ -81,6 +81,19 @@ void rg_session_cancel(rg_session *s) {
     atomic_store(&s->cancel, true);
 }
 
+rg_code rg_session_moce(rg_session *s, float lambda, uint32_t slots, rg_status *st) {
+    const rg_plan *plan = &s->engine->plan;
+    if (lambda <= 0.0f && lambda >= 0.0f) {
+        rg_seq_moce_end(s->seq);
+        return RG_OK;
+    }
+    return rg_seq_moce_begin(s->seq, lambda, slots ? slots : plan->n_slot, st);
+}
+
+void rg_session_moce_receipt(const rg_session *s, rg_moce_receipt *out) {
+    *out = rg_seq_moce_receipt(s->seq);
+}
+
 /* ---- eval ----------------------------------------------------------------------------------- */
 
 typedef struct eval_sink {

@@ -63,6 +63,7 @@ rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const rg_model *model
     RG_GO(make_scratch(core, st));
     RG_GO(rg_ple_open(core, st));
     if (opt->arena_bytes) RG_GO(rg_experts_open(core, st));
+    RG_GO(rg_experts_start(core, st));
     if (opt->lock_memory) RG_GO(rg_mem_lock(core->w.memory, core->w.memory_bytes, st));
     *out = core;
     return RG_OK;
@@ -208,9 +209,10 @@ static rg_code run_layer(const rg_window *win, uint32_t layer, rg_status *st) {
     return tap_layer(win, layer, st);
 }
 
-/* Evaluation allocates nothing. Callbacks of the caller may: they run outside the guard. */
+/* Evaluation allocates nothing. Callbacks of the caller may: they run outside the guard. A tap and
+ * a trace grow their buffers. */
 static void guard(const rg_core *core, bool on) {
-    if (rg_tapped(core)) return;
+    if (rg_tapped(core) || core->trace) return;
     if (on) {
         rg_alloc_guard_enter();
     } else {
@@ -232,6 +234,10 @@ rg_code rg_window_run(const rg_window *win, const rg_eval_call *call, rg_status 
     rg_window rows = *win;
     RG_TRY(rg_ple_request(win, st));
     const uint64_t begin = rg_now_ns();
+    for (uint32_t i = 0; i < win->n_seg; i++) {
+        const rg_segment *seg = &win->segs[i];
+        if (seg->seq->moce) rg_moce_begin(seg->seq->moce, seg->pos0, seg->n);
+    }
     rg_pool_run(core->pool, win->T, 1, embed_rows, &rows);
     rg_window_rope(win);
     core->lap_ns = rg_now_ns();
@@ -324,8 +330,10 @@ static rg_code eval_window(rg_core *core, rg_seq *seq, const int32_t *ids, uint3
     const uint64_t begin = rg_now_ns();
     const rg_code rc = rg_window_run(&win, call, st);
     rg_ple_abandon(core);
-    if (core->stream) rg_experts_touch(core, rc != RG_OK);
+    const rg_code ended = rg_experts_touch(core, rc != RG_OK, st);
     RG_TRY(rc);
+    RG_TRY(ended);
+    if (seq->moce) rg_moce_accept(seq->moce, T);
     memcpy(seq->ids + seq->length, ids, T * sizeof *ids);
     RG_TRY(give_logits(core, &seg, first_logits, sink, st));
     core->times.window_ns += rg_now_ns() - begin;
@@ -341,7 +349,8 @@ rg_code rg_core_eval(rg_core *core, rg_seq *seq, const int32_t *ids, uint32_t n,
     const rg_core_options *opt = &core->opt;
     rg_eval_call call = {.cancel = cancel, .total = n};
     while (call.done < n) {
-        const uint32_t T = n - call.done < chunk ? n - call.done : chunk;
+        uint32_t T = n - call.done < chunk ? n - call.done : chunk;
+        if (seq->moce) T = rg_moce_rows(seq->length, T);
         uint32_t first = want == RG_WANT_ALL ? 0 : T;
         if (want == RG_WANT_LAST && call.done + T == n) first = T - 1;
         const rg_code rc = eval_window(core, seq, ids + call.done, T, first, sink, &call, st);

@@ -178,6 +178,8 @@ typedef struct rg_scratch_shape {
 size_t rg_scratch_layout(const rg_scratch_shape *shape, rg_scratch *s, rg_thread_scratch *threads,
                          uint8_t *base);
 
+#define RG_GUESSES_MAX 16u /* ranks guessed in a decode window */
+
 /* ---- core and sequence ---------------------------------------------------------------------- */
 
 struct rg_core {
@@ -203,6 +205,10 @@ struct rg_core {
     uint32_t *routes; /* [n_layer + n_mtp][chunk * n_used] items of the window, (row, k) order */
     uint32_t *route_rows; /* [n_layer + n_mtp] rows recorded there */
     uint32_t *touched;    /* the same items in one list */
+    rg_trace *trace;      /* NULL: nothing is recorded */
+    /* First layer's experts by the usage profile, best first. */
+    uint32_t first_guess[RG_GUESSES_MAX];
+    uint32_t n_first_guess;
 };
 
 /* State of one attention layer (trunk or draft). */
@@ -230,6 +236,7 @@ struct rg_seq {
     uint32_t *idx_top;      /* [n_threads][budget] */
     uint32_t mtp_length;    /* rows of the draft block */
     float *mtp_pending;     /* [H*E] residual of the last trunk row */
+    rg_moce *moce;          /* NULL: plain routing */
     void *memory;
     size_t memory_bytes;
 };
@@ -337,13 +344,16 @@ rg_stream_mode rg_experts_mode(uint32_t T);
 /* Opens the stream over the model's experts with the arena of the options. */
 rg_code rg_experts_open(rg_core *core, rg_status *st);
 void rg_experts_close(rg_core *core);
+/* Starts recording, and starts warm, as the options ask. */
+rg_code rg_experts_start(rg_core *core, rg_status *st);
 /* Where the parts of a pinned, arrived expert lie. */
 rg_expert_bytes rg_experts_at(const rg_core *core, const rg_moe_weights *w, uint32_t layer,
                               uint32_t expert);
 /* Remembers the window's routes of a layer, for the recency at its end. */
 void rg_experts_record(rg_core *core, uint32_t layer, uint32_t T);
-/* Ends the window for the cache: routes in (layer, row, k) order; none when it failed. */
-void rg_experts_touch(rg_core *core, bool failed);
+/* Ends the window for the cache: routes in (layer, row, k) order; none when it failed. Fails when
+ * the window cannot be recorded. */
+rg_code rg_experts_touch(rg_core *core, bool failed, rg_status *st);
 /* Reads ahead for the next layer from s.ahead, the next router's logits of the window's rows. */
 void rg_experts_ahead(rg_core *core, uint32_t next_layer, uint32_t T);
 /* The router to guess with behind this layer; NULL when nothing is to be read ahead. */

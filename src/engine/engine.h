@@ -14,11 +14,14 @@
 
 #include "base/base.h"
 #include "engine/dump.h"
+#include "engine/moce.h"
 #include "engine/plan.h"
 #include "engine/ple_reader.h"
 #include "engine/sampler.h"
 #include "engine/stop.h"
 #include "engine/tap.h"
+#include "engine/trace.h"
+#include "engine/usage.h"
 #include "kernels/kernels.h"
 #include "model/model.h"
 #include "stream/stream.h"
@@ -45,8 +48,14 @@ typedef struct rg_core_options {
     bool lock_memory;    /* keep weights and arena from being paged out */
     /* Backend, direct, depth, lookahead, null_reads, faults, poison, policy; the rest is set. */
     rg_stream_options io;
-    uint64_t ple_cache_bytes;   /* of the n-gram rows' cache; 0 = RG_PLE_CACHE_DEFAULT */
-    bool ple_resident;          /* load the n-gram table */
+    uint64_t ple_cache_bytes; /* of the n-gram rows' cache; 0 = RG_PLE_CACHE_DEFAULT */
+    bool ple_resident;        /* load the n-gram table */
+    /* Paths are borrowed while the core is created. */
+    const char *trace_path; /* records the routes there; NULL = no */
+    /* Usage profile to start warm from when experts stream; NULL = none. One that is only `found`
+     * is passed over, with a warning, when it does not fit the model. */
+    const char *profile_path;
+    bool profile_found;
     rg_core_progress *progress; /* NULL = none */
     void *progress_user;
 } rg_core_options;
@@ -120,6 +129,12 @@ uint64_t rg_seq_bytes(const rg_seq *seq);
 /* What a sequence of a model takes, without one. */
 uint64_t rg_seq_bytes_for(const rg_model *m, const rg_seq_options *opt, int n_threads);
 const int32_t *rg_seq_ids(const rg_seq *seq); /* [length] */
+
+/* Cache-aware routing (moce.h) for every token that is evaluated from here on, until end or reset.
+ * Starts anew when it is on. */
+RG_MUST_CHECK rg_code rg_seq_moce_begin(rg_seq *seq, float lambda, uint32_t n_slot, rg_status *st);
+void rg_seq_moce_end(rg_seq *seq);
+rg_moce_receipt rg_seq_moce_receipt(const rg_seq *seq); /* zeros when it is off */
 
 typedef enum rg_want { RG_WANT_NONE, RG_WANT_LAST, RG_WANT_ALL } rg_want;
 

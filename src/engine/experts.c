@@ -8,8 +8,7 @@
 
 #include "engine/core.h"
 
-#define GUESSES_MAX 16u /* ranks guessed in a decode window */
-#define DECODE_ROWS 8u  /* windows of up to this many rows are decode windows */
+#define DECODE_ROWS 8u /* windows of up to this many rows are decode windows */
 
 rg_stream_mode rg_experts_mode(uint32_t T) {
     return T <= DECODE_ROWS ? RG_MODE_DECODE : RG_MODE_PREFILL;
@@ -108,6 +107,8 @@ rg_code rg_experts_open(rg_core *core, rg_status *st) {
 }
 
 void rg_experts_close(rg_core *core) {
+    rg_trace_close(core->trace);
+    core->trace = NULL;
     rg_stream_destroy(core->stream);
     core->stream = NULL;
     rg_free(core->routes);
@@ -151,7 +152,30 @@ void rg_experts_record(rg_core *core, uint32_t layer, uint32_t T) {
     core->route_rows[layer] = T;
 }
 
-void rg_experts_touch(rg_core *core, bool failed) {
+/* The first layer has no router in front of it: the usage profile guesses. */
+static void guess_first(rg_core *core) {
+    const uint32_t n = core->n_first_guess;
+    if (!n) return;
+    if (core->trace) rg_trace_ahead(core->trace, 0, core->first_guess, n, RG_MODE_DECODE);
+    /* Item numbers of the first group are its expert numbers. */
+    rg_stream_ahead(core->stream, 0, core->first_guess, n, UINT32_MAX, RG_MODE_DECODE);
+}
+
+static rg_code end_trace_window(const rg_core *core, bool failed, const uint32_t *touched,
+                                uint32_t n, rg_status *st) {
+    rg_trace_window w = {.failed = failed, .touched = touched, .n_touched = n};
+    if (core->stream) {
+        rg_stream_meters m;
+        rg_stream_meters_get(core->stream, &m);
+        w.lookahead = rg_stream_lookahead(core->stream);
+        w.hits = m.hits;
+        w.misses = m.misses;
+    }
+    return rg_trace_end_window(core->trace, &w, st);
+}
+
+rg_code rg_experts_touch(rg_core *core, bool failed, rg_status *st) {
+    if (!core->stream) return core->trace ? end_trace_window(core, failed, NULL, 0, st) : RG_OK;
     const size_t pairs = (size_t)core->chunk * core->hp->n_expert_used;
     const uint32_t n_group = core->hp->n_layer + core->hp->n_mtp;
     size_t n = 0;
@@ -162,12 +186,103 @@ void rg_experts_touch(rg_core *core, bool failed) {
         core->route_rows[g] = 0;
     }
     rg_stream_touch(core->stream, core->touched, (uint32_t)n);
+    rg_code rc = RG_OK;
+    if (core->trace) rc = end_trace_window(core, failed, core->touched, (uint32_t)n, st);
+    guess_first(core);
+    return rc;
+}
+
+/* ---- recording and the warm start ----------------------------------------------------------- */
+
+static rg_code open_trace(rg_core *core, rg_status *st) {
+    rg_trace_header h = {.n_used = core->hp->n_expert_used,
+                         .chunk = core->chunk,
+                         .arena_bytes = core->opt.arena_bytes,
+                         .policy = core->opt.io.policy,
+                         .guard_off = core->opt.io.guard_off,
+                         .null_reads = core->opt.io.null_reads,
+                         .lookahead = core->opt.io.lookahead,
+                         .ahead_cost_permille = core->opt.io.ahead_cost_permille,
+                         .depth = core->opt.io.depth,
+                         .urgent_reserve = core->opt.io.urgent_reserve,
+                         .n_group = core->hp->n_layer + core->hp->n_mtp};
+    RG_TRY(rg_trace_identity(h.identity, core->gguf, core->model, st));
+    h.groups = rg_alloc(h.n_group, sizeof *h.groups, st);
+    if (!h.groups) return RG_NOMEM;
+    rg_experts_groups(core->model, core->opt.pack, h.groups);
+    const rg_code rc = rg_trace_create(&core->trace, core->opt.trace_path, &h, st);
+    rg_free(h.groups);
+    return rc;
+}
+
+/* A profile of another model, or of the model with or without its draft block, does not fit: its
+ * items have other numbers. */
+static rg_code check_profile(const rg_core *core, const rg_profile *p, rg_status *st) {
+    uint8_t identity[RG_IDENTITY_BYTES];
+    RG_TRY(rg_trace_identity(identity, core->gguf, core->model, st));
+    const char *path = core->opt.profile_path;
+    if (memcmp(identity, p->identity, sizeof identity) != 0) {
+        return rg_fail(st, RG_INVALID,
+                       "%s belongs to model %02x%02x%02x%02x, this is %02x%02x"
+                       "%02x%02x",
+                       path, p->identity[0], p->identity[1], p->identity[2], p->identity[3],
+                       identity[0], identity[1], identity[2], identity[3]);
+    }
+    for (uint32_t g = 0; g < p->n_group; g++) {
+        if (p->n_item[g] == core->hp->n_expert) continue;
+        return rg_fail(st, RG_INVALID, "%s: layer %u has %u experts, the model %u", path, g,
+                       p->n_item[g], core->hp->n_expert);
+    }
+    if (p->n_group >= core->hp->n_layer) return RG_OK;
+    return rg_fail(st, RG_INVALID, "%s has %u layers, the model %u", path, p->n_group,
+                   core->hp->n_layer);
+}
+
+/* Fills the arena's free slots with the most used experts, and remembers the first layer's. */
+static rg_code warm(rg_core *core, const rg_profile *p, rg_status *st) {
+    const uint32_t n_group = core->hp->n_layer + core->hp->n_mtp, X = core->hp->n_expert;
+    const uint32_t n_known = p->n_group < n_group ? p->n_group : n_group;
+    uint32_t *items = rg_alloc(p->n_total, sizeof *items, st);
+    if (!items) return RG_NOMEM;
+    uint32_t n = rg_profile_rank(p, 0, X, items);
+    if (core->opt.io.lookahead == 0) n = 0;
+    core->n_first_guess = n < RG_GUESSES_MAX ? n : RG_GUESSES_MAX;
+    memcpy(core->first_guess, items, core->n_first_guess * sizeof *items);
+    n = rg_profile_rank(p, 0, n_known * X, items);
+    if (core->trace) rg_trace_warm(core->trace, items, n);
+    const uint32_t taken = rg_stream_warm(core->stream, items, n);
+    guess_first(core);
+    rg_free(items);
+    rg_log(RG_LOG_INFO, "%u of %u experts of the usage profile fill the arena", taken, n);
+    return RG_OK;
+}
+
+static rg_code start_warm(rg_core *core, rg_status *st) {
+    rg_profile p;
+    rg_status why = {0};
+    rg_code rc = rg_profile_read(&p, core->opt.profile_path, &why);
+    if (rc == RG_OK) rc = check_profile(core, &p, &why);
+    if (rc == RG_OK) {
+        rc = warm(core, &p, &why);
+    } else if (core->opt.profile_found && rc != RG_NOMEM) {
+        rg_log(RG_LOG_WARN, "usage profile passed over: %s", why.message);
+        rc = RG_OK;
+    }
+    rg_profile_deinit(&p);
+    /* The message names the system's reason already. */
+    return rc == RG_OK ? RG_OK : rg_fail(st, rc, "%s", why.message);
+}
+
+rg_code rg_experts_start(rg_core *core, rg_status *st) {
+    if (core->opt.trace_path) RG_TRY(open_trace(core, st));
+    return core->stream && core->opt.profile_path ? start_warm(core, st) : RG_OK;
 }
 
 /* ---- guesses -------------------------------------------------------------------------------- */
 
 const rg_mat *rg_experts_next_router(const rg_core *core, uint32_t layer) {
-    if (!core->stream || core->opt.io.lookahead == 0) return NULL;
+    if (!core->stream && !core->trace) return NULL;
+    if (core->opt.io.lookahead == 0) return NULL;
     if (layer + 1 >= core->hp->n_layer) return NULL; /* the draft block has another input */
     return &core->w.layers[layer + 1].moe.router;
 }
@@ -176,8 +291,8 @@ const rg_mat *rg_experts_next_router(const rg_core *core, uint32_t layer) {
 static uint32_t guess_decode(rg_core *core, uint32_t T) {
     rg_scratch *s = &core->s;
     const uint32_t X = core->hp->n_expert;
-    const uint32_t k = X < GUESSES_MAX ? X : GUESSES_MAX;
-    uint32_t top[DECODE_ROWS][GUESSES_MAX], n = 0;
+    const uint32_t k = X < RG_GUESSES_MAX ? X : RG_GUESSES_MAX;
+    uint32_t top[DECODE_ROWS][RG_GUESSES_MAX], n = 0;
     memset(s->guess_count, 0, X * sizeof *s->guess_count);
     for (uint32_t t = 0; t < T; t++)
         rg_top_k(s->ahead + (size_t)t * X, X, k, top[t]);
@@ -213,6 +328,8 @@ static uint32_t guess_prefill(rg_core *core, uint32_t T) {
 void rg_experts_ahead(rg_core *core, uint32_t next_layer, uint32_t T) {
     const rg_stream_mode mode = rg_experts_mode(T);
     const uint32_t n = mode == RG_MODE_DECODE ? guess_decode(core, T) : guess_prefill(core, T);
+    if (core->trace) rg_trace_ahead(core->trace, next_layer, core->s.items, n, mode);
+    if (!core->stream) return;
     const uint32_t base = rg_stream_item(core->stream, next_layer, 0);
     for (uint32_t i = 0; i < n; i++)
         core->s.items[i] += base;

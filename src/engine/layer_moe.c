@@ -10,6 +10,7 @@
 
 typedef struct moe_job {
     rg_core *core;
+    const rg_window *win;
     const rg_moe_weights *w;
     rg_layer_times *times;
     uint32_t layer, T;
@@ -22,6 +23,19 @@ typedef struct moe_job {
 
 /* ---- router --------------------------------------------------------------------------------- */
 
+/* Chooses the experts of row t: the best logits, or as the row's request has it. */
+static void select_experts(const moe_job *job, uint32_t t, const float *logits, uint32_t *ids) {
+    const rg_hparams *hp = job->core->hp;
+    const rg_window *win = job->win;
+    for (uint32_t i = 0; i < win->n_seg && job->layer < hp->n_layer; i++) {
+        const rg_segment *seg = &win->segs[i];
+        if (!seg->seq->moce || t < seg->row0 || t >= seg->row0 + seg->n) continue;
+        rg_moce_route(seg->seq->moce, job->core->ops, job->layer, t - seg->row0, logits, ids);
+        return;
+    }
+    rg_top_k(logits, hp->n_expert, hp->n_expert_used, ids);
+}
+
 /* Top experts by logit and their softmax weights, normalised over the chosen ones. */
 static void route_rows(void *arg, size_t begin, size_t end, int thread) {
     const moe_job *job = arg;
@@ -33,7 +47,7 @@ static void route_rows(void *arg, size_t begin, size_t end, int thread) {
         const float *logits = core->s.router + t * hp->n_expert;
         uint32_t *ids = core->s.expert_ids + t * K;
         float *w = core->s.expert_w + t * K;
-        rg_top_k(logits, hp->n_expert, K, ids);
+        select_experts(job, (uint32_t)t, logits, ids);
         core->ops->route_weights(logits, ids, K, hp->expert_scale, w);
         /* All of them: an expert whose logit is NaN would just never be chosen. */
         bool finite = isfinite(w[K - 1]) && isfinite(w[0]);
@@ -323,15 +337,20 @@ static rg_code route(moe_job *job, const rg_window *win, uint32_t *n, rg_status 
     }
     if (rg_tapped(core)) RG_TRY(tap_routes(win, job->layer, st));
     *n = group_pairs(core, job->T);
+    if (core->trace) {
+        rg_trace_turn(core->trace, job->layer, core->s.expert_ids, job->T, rg_experts_mode(job->T));
+    }
     return RG_OK;
 }
 
 /* All experts in memory. */
 static rg_code run_resident(moe_job *job, const rg_window *win, rg_input *u, rg_status *st) {
     uint32_t n = 0;
-    run_shared(job, u, &job->w->router, NULL);
+    const rg_mat *next = rg_experts_next_router(job->core, job->layer); /* for a trace */
+    run_shared(job, u, &job->w->router, next);
     RG_TRY(route(job, win, &n, st));
     job->times->before_router_ns += rg_core_lap(job->core);
+    if (next) rg_experts_ahead(job->core, job->layer + 1, job->T);
     finish_shared(job);
     prepare_experts(job, u);
     for (uint32_t i = 0; i < n; i++)
@@ -371,8 +390,12 @@ static rg_code run_streamed(moe_job *job, const rg_window *win, rg_input *u, rg_
 
 rg_code rg_layer_moe(const rg_window *win, const rg_moe_weights *w, uint32_t layer, rg_status *st) {
     rg_core *core = win->core;
-    moe_job job = {
-        .core = core, .w = w, .times = &core->layer_times[layer], .layer = layer, .T = win->T};
+    moe_job job = {.core = core,
+                   .win = win,
+                   .w = w,
+                   .times = &core->layer_times[layer],
+                   .layer = layer,
+                   .T = win->T};
     rg_input u;
     rg_input_set(&u, core->s.u, win->T, core->hp->n_embd, &core->s.act);
     RG_TRY(core->stream ? run_streamed(&job, win, &u, st) : run_resident(&job, win, &u, st));

@@ -109,6 +109,7 @@ cleanup:
 
 void rg_seq_destroy(rg_seq *seq) {
     if (!seq) return;
+    rg_moce_destroy(seq->moce);
     rg_mem_unmap(seq->memory, seq->memory_bytes);
     rg_free(seq->layers);
     rg_free(seq);
@@ -125,6 +126,27 @@ void rg_seq_reset(rg_seq *seq) {
     seq->length = 0;
     seq->mtp_length = 0;
     seq->failed = false;
+    rg_seq_moce_end(seq);
+}
+
+rg_code rg_seq_moce_begin(rg_seq *seq, float lambda, uint32_t n_slot, rg_status *st) {
+    const rg_hparams *hp = seq->core->hp;
+    const rg_moce_shape shape = {.n_layer = hp->n_layer,
+                                 .n_expert = hp->n_expert,
+                                 .n_used = hp->n_expert_used,
+                                 .lambda = lambda,
+                                 .n_slot = n_slot};
+    rg_seq_moce_end(seq);
+    return rg_moce_create(&seq->moce, &shape, st);
+}
+
+void rg_seq_moce_end(rg_seq *seq) {
+    rg_moce_destroy(seq->moce);
+    seq->moce = NULL;
+}
+
+rg_moce_receipt rg_seq_moce_receipt(const rg_seq *seq) {
+    return seq->moce ? rg_moce_get_receipt(seq->moce) : (rg_moce_receipt){0};
 }
 
 bool rg_seq_failed(const rg_seq *seq) {

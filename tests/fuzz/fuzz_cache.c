@@ -274,7 +274,7 @@ static void op_end(fuzz *f) {
 }
 
 static void op_ahead(fuzz *f) {
-    uint32_t items[GROUP_ITEMS];
+    uint32_t items[GROUP_ITEMS] = {0};
     const uint32_t g = next_byte(f) % GROUPS, n = choose_items(f, g, items, 8);
     if (g == f->cache.group_turn) return;
     const rg_claim_kind kind = next_byte(f) % 2 ? RG_CLAIM_GUESS : RG_CLAIM_GUESS_PREFILL;
