@@ -116,7 +116,8 @@ typedef struct rg_engine_options {
     /* Usage profile to fill the arena from at the start; NULL = the model's path with ".rgprofile"
      * behind it, where there is one; "off" = none. */
     const char *profile_path;
-    const char *faults; /* injected, "seed=1,eio=2,short=3,flip=0,stall=5,stall_ms=50" per mille */
+    const char *faults; /* injected, "seed=1,eio=2,short=3,flip=0,stall=5,stall_ms=50" per mille;
+                           poison=1 */
     rg_progress_fn *progress; /* NULL = none */
     void *progress_user;
 } rg_engine_options;

@@ -17,8 +17,8 @@ front=()
 case $preset in
 tsan)
     # The rooms whose code runs on several threads.
-    targets=(tests_base)
-    select=(-L '^(base|stream|serve)$')
+    targets=(tests_base tests_stream sim)
+    select=(-L '^(base|stream|sim|serve)$' -E '^(pack_|budget)')
     # gcc 12's runtime dies on kernels that randomise addresses widely.
     if setarch -R true 2>/dev/null; then front=(setarch -R); fi
     ;;

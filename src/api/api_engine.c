@@ -79,13 +79,18 @@ static rg_code make_plan(rg_plan *plan, rg_pack **pack, const rg_gguf *g, const 
 }
 
 /* "seed=1,eio=2,..." */
-static rg_code parse_faults(const char *text, rg_stream_faults *f, rg_status *st) {
+static rg_code parse_faults(const char *text, rg_stream_faults *f, uint32_t *poison,
+                            rg_status *st) {
     const struct {
         const char *name;
         uint32_t *to;
-    } words[] = {{"eio", &f->eio_permille},      {"short", &f->short_permille},
-                 {"flip", &f->flip_permille},    {"stall", &f->stall_permille},
-                 {"stall_ms", &f->stall_ms_max}, {"burst", &f->eio_burst}};
+    } words[] = {{"eio", &f->eio_permille},
+                 {"short", &f->short_permille},
+                 {"flip", &f->flip_permille},
+                 {"stall", &f->stall_permille},
+                 {"stall_ms", &f->stall_ms_max},
+                 {"burst", &f->eio_burst},
+                 {"poison", poison}};
     *f = (rg_stream_faults){.seed = 1, .stall_ms_max = 50};
     for (const char *at = text; *at;) {
         char name[16];
@@ -123,8 +128,9 @@ static rg_code open_core(rg_engine *e, const rg_engine_options *opt, rg_status *
     static const rg_stream_backend backends[] = {RG_STREAM_AUTO, RG_STREAM_URING, RG_STREAM_PREAD};
     static const rg_stream_direct directs[] = {RG_DIRECT_AUTO, RG_DIRECT_ON, RG_DIRECT_OFF};
     rg_stream_faults faults;
+    uint32_t poison = 0;
     char beside[4096];
-    if (opt->faults) RG_TRY(parse_faults(opt->faults, &faults, st));
+    if (opt->faults) RG_TRY(parse_faults(opt->faults, &faults, &poison, st));
     RG_TRY(make_plan(&e->plan, &e->pack, e->vocab.gguf, e->model, opt, st));
     e->planned = (rg_seq_options){.n_ctx = e->plan.n_ctx, .kv = opt->kv, .mtp = opt->plan_mtp};
     const int32_t lookahead = opt->lookahead == 0 ? -1 : opt->lookahead < 0 ? 0 : opt->lookahead;
@@ -142,7 +148,8 @@ static rg_code open_core(rg_engine *e, const rg_engine_options *opt, rg_status *
                                              .depth = opt->depth,
                                              .lookahead = lookahead,
                                              .null_reads = opt->io_null,
-                                             .faults = opt->faults ? &faults : NULL},
+                                             .faults = opt->faults ? &faults : NULL,
+                                             .poison = poison != 0},
                                       .ple_cache_bytes = e->plan.ngram_cache_bytes,
                                       .ple_resident = e->plan.ngram_resident,
                                       .trace_path = opt->trace_path,
