@@ -100,7 +100,7 @@ static const flag flags[] = {
     {'t', 0, "decode", NULL, "ids to text"},
     {'t', 0, "special", NULL, "parse special tokens in the text"},
     {'y', 0, "preset", "NAME", "shape to start from: release, demo or tiny (default release)"},
-    {'y', 0, "set", "KEY=VALUE", "change one number of the shape (repeatable; bad keys are listed)"},
+    {'y', 0, "set", "KEY=VALUE", "change one number of the shape (repeatable)"},
     {'y', 0, "type", "REGEX=TYPE", "type of the tensors that match, first match wins (repeatable)"},
     {'y', 0, "default-type", "TYPE", "type of the other matrices (default: a published-like mix)"},
     {'y', 0, "seed", "N", "seed (default 1)"},

@@ -129,7 +129,7 @@ class Bench(unittest.TestCase):
 
     def test_null_reads(self):
         figures, _ = bench("-p", 16, "-n", 4, "--reps", 1, "--io", "null", *STREAMED)
-        self.assertEqual(figures["decode"]["wait_ms"], 0)
+        self.assertLess(figures["decode"]["wait_ms"], 1)  # a join of n-gram rows at most
         self.assertEqual(sum(figures["layers"]["urgent_bytes"]), 0)
 
     def test_cold_and_generate(self):
