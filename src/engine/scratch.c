@@ -1,35 +1,23 @@
 /* The scratch plan: one function both counts and places, so the two cannot disagree. */
 #include "engine/core.h"
+#include "engine/layout.h"
 
-#define ALIGN 64u
-
-typedef struct plan {
-    uint8_t *base; /* NULL while counting */
-    size_t used;
-} plan;
-
-static void *take(plan *p, size_t count, size_t size) {
-    void *at = p->base ? p->base + p->used : NULL;
-    p->used += (count * size + ALIGN - 1) / ALIGN * ALIGN;
-    return at;
+static float *floats(rg_layout *p, size_t count) {
+    return rg_layout_take(p, count, sizeof(float));
 }
-
-static float *floats(plan *p, size_t count) {
-    return take(p, count, sizeof(float));
-}
-static uint32_t *words(plan *p, size_t count) {
-    return take(p, count, sizeof(uint32_t));
+static uint32_t *words(rg_layout *p, size_t count) {
+    return rg_layout_take(p, count, sizeof(uint32_t));
 }
 
 static size_t max_size(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
-static void act_buffer(plan *p, rg_act_buffer *b, size_t values) {
+static void act_buffer(rg_layout *p, rg_act_buffer *b, size_t values) {
     for (int form = RG_ACT_Q32; form <= RG_ACT_Q256; form++) {
-        b->codes[form] = take(p, values, 1);
+        b->codes[form] = rg_layout_take(p, values, 1);
         b->scales[form] = floats(p, values / 32 + 1);
-        b->sums[form] = take(p, values / 16 + 1, sizeof(int16_t));
+        b->sums[form] = rg_layout_take(p, values / 16 + 1, sizeof(int16_t));
     }
 }
 
@@ -55,7 +43,7 @@ static uint32_t min_ratio(const rg_model *m) {
     return r;
 }
 
-static void place_gdn(plan *p, rg_scratch *s, const rg_hparams *hp, size_t T) {
+static void place_gdn(rg_layout *p, rg_scratch *s, const rg_hparams *hp, size_t T) {
     const size_t channels = (size_t)(2 * hp->n_k_head + hp->n_v_head) * hp->ssm_head_dim;
     const size_t inner = (size_t)hp->n_v_head * hp->ssm_head_dim;
     s->qkv = floats(p, T * channels);
@@ -67,7 +55,7 @@ static void place_gdn(plan *p, rg_scratch *s, const rg_hparams *hp, size_t T) {
     s->decay = floats(p, T * hp->n_v_head);
 }
 
-static void place_attn(plan *p, rg_scratch *s, const rg_model *m, size_t T) {
+static void place_attn(rg_layout *p, rg_scratch *s, const rg_model *m, size_t T) {
     const rg_hparams *hp = &m->hp;
     const size_t heads = (size_t)hp->n_head * hp->head_dim;
     const size_t kv = (size_t)hp->n_head_kv * hp->head_dim;
@@ -85,7 +73,7 @@ static void place_attn(plan *p, rg_scratch *s, const rg_model *m, size_t T) {
     s->n_run = words(p, T);
 }
 
-static void place_moe(plan *p, rg_scratch *s, const rg_model *m, size_t T) {
+static void place_moe(rg_layout *p, rg_scratch *s, const rg_model *m, size_t T) {
     const rg_hparams *hp = &m->hp;
     const size_t pairs = T * hp->n_expert_used;
     const size_t n_ff = max_n_ff(m);
@@ -96,7 +84,7 @@ static void place_moe(plan *p, rg_scratch *s, const rg_model *m, size_t T) {
     s->pair_slot = words(p, pairs);
     s->expert_begin = words(p, (size_t)hp->n_expert + 1);
     s->active = words(p, hp->n_expert);
-    s->batch = take(p, hp->n_expert, sizeof *s->batch);
+    s->batch = rg_layout_take(p, hp->n_expert, sizeof *s->batch);
     s->ahead = floats(p, T * hp->n_expert);
     s->items = words(p, hp->n_expert);
     s->guess_count = words(p, hp->n_expert);
@@ -110,7 +98,7 @@ static void place_moe(plan *p, rg_scratch *s, const rg_model *m, size_t T) {
     act_buffer(p, &s->act_hidden, max_size(pairs * n_ff, T * hp->n_ff_shared));
 }
 
-static void place_threads(plan *p, rg_thread_scratch *threads, const rg_scratch_shape *shape) {
+static void place_threads(rg_layout *p, rg_thread_scratch *threads, const rg_scratch_shape *shape) {
     const rg_hparams *hp = &shape->model->hp;
     size_t n_in = max_size((size_t)hp->n_hc * hp->n_embd, 2 * (size_t)hp->n_embd);
     n_in = max_size(n_in, (size_t)hp->n_v_head * hp->ssm_head_dim);
@@ -120,7 +108,7 @@ static void place_threads(plan *p, rg_thread_scratch *threads, const rg_scratch_
     n_in = max_size(n_in, hp->n_hc_rank);
     const size_t d = max_size(hp->head_dim, hp->idx_head_dim);
     for (int i = 0; i < shape->n_threads; i++) {
-        threads[i].mul = take(p, rg_mul_scratch_bytes((uint32_t)n_in), 1);
+        threads[i].mul = rg_layout_take(p, rg_mul_scratch_bytes((uint32_t)n_in), 1);
         threads[i].attn = floats(p, RG_ATTENTION_TMP(d));
         threads[i].row = floats(p, 2 * n_in);
     }
@@ -128,7 +116,7 @@ static void place_threads(plan *p, rg_thread_scratch *threads, const rg_scratch_
 
 size_t rg_scratch_layout(const rg_scratch_shape *shape, rg_scratch *s, rg_thread_scratch *threads,
                          uint8_t *base) {
-    plan p = {.base = base};
+    rg_layout p = {.base = base};
     const rg_hparams *hp = &shape->model->hp;
     const size_t T = shape->chunk;
     const size_t HE = (size_t)hp->n_hc * hp->n_embd;
@@ -153,7 +141,7 @@ size_t rg_scratch_layout(const rg_scratch_shape *shape, rg_scratch *s, rg_thread
     if (hp->n_mtp) {
         s->mtp_in = floats(&p, T * HE * 2);
         s->mtp_residual = floats(&p, T * HE);
-        s->mtp_ids = take(&p, T, sizeof(int32_t));
+        s->mtp_ids = rg_layout_take(&p, T, sizeof(int32_t));
     }
     /* The half layers never live at once: they share one stretch. */
     const size_t begin = p.used;

@@ -2,40 +2,28 @@
 #include <string.h>
 
 #include "engine/core.h"
+#include "engine/layout.h"
 
-#define ALIGN 64u
-
-typedef struct plan {
-    uint8_t *base; /* NULL while counting */
-    size_t used;
-} plan;
-
-static void *take(plan *p, size_t count, size_t size) {
-    void *at = p->base ? p->base + p->used : NULL;
-    p->used += (count * size + ALIGN - 1) / ALIGN * ALIGN;
-    return at;
-}
-
-static void place_kv(plan *p, rg_kv *kv, const rg_hparams *hp, const rg_seq_options *opt,
+static void place_kv(rg_layout *p, rg_kv *kv, const rg_hparams *hp, const rg_seq_options *opt,
                      uint32_t ratio) {
     const size_t size = opt->kv == RG_KV_F16 ? 2 : 4, n = opt->n_ctx;
-    kv->k = take(p, n * hp->n_head_kv * hp->head_dim, size);
-    kv->v = take(p, n * hp->n_head_kv * hp->head_dim, size);
+    kv->k = rg_layout_take(p, n * hp->n_head_kv * hp->head_dim, size);
+    kv->v = rg_layout_take(p, n * hp->n_head_kv * hp->head_dim, size);
     if (!ratio) return;
-    kv->idx_raw = take(p, n * hp->idx_head_dim, size);
-    kv->idx_block = take(p, n / ratio * hp->idx_head_dim, size);
+    kv->idx_raw = rg_layout_take(p, n * hp->idx_head_dim, size);
+    kv->idx_block = rg_layout_take(p, n / ratio * hp->idx_head_dim, size);
 }
 
-static void place_gdn(plan *p, rg_layer_state *l, const rg_hparams *hp) {
+static void place_gdn(rg_layout *p, rg_layer_state *l, const rg_hparams *hp) {
     const size_t D = hp->ssm_head_dim;
     const size_t channels = (2 * (size_t)hp->n_k_head + hp->n_v_head) * D;
-    l->S = take(p, hp->n_v_head * D * D, sizeof(float));
-    l->conv = take(p, (hp->ssm_conv - 1) * channels, sizeof(float));
+    l->S = rg_layout_take(p, hp->n_v_head * D * D, sizeof(float));
+    l->conv = rg_layout_take(p, (hp->ssm_conv - 1) * channels, sizeof(float));
 }
 
 /* Lays the state out from `base` (NULL: only counts; then layers of `seq` may be NULL). */
 static size_t layout(rg_seq *seq, const rg_model *m, size_t n_threads, uint8_t *base) {
-    plan p = {.base = base};
+    rg_layout p = {.base = base};
     const rg_hparams *hp = &m->hp;
     const size_t HE = (size_t)hp->n_hc * hp->n_embd;
     rg_layer_state none = {0};
@@ -48,17 +36,18 @@ static size_t layout(rg_seq *seq, const rg_model *m, size_t n_threads, uint8_t *
             place_gdn(&p, l, hp);
         }
         if (d->has_ple) {
-            l->ple_conv = take(&p, (size_t)(hp->ple_conv - 1) * hp->ple_ngram * HE, sizeof(float));
+            l->ple_conv =
+                rg_layout_take(&p, (size_t)(hp->ple_conv - 1) * hp->ple_ngram * HE, sizeof(float));
         }
     }
     if (seq->opt.mtp) {
         rg_layer_state *l = seq->layers ? &seq->layers[hp->n_layer] : &none;
         place_kv(&p, &l->kv, hp, &seq->opt, m->mtp.layer.attn.ratio);
-        seq->mtp_pending = take(&p, HE, sizeof(float));
+        seq->mtp_pending = rg_layout_take(&p, HE, sizeof(float));
     }
-    seq->ids = take(&p, seq->opt.n_ctx, sizeof(int32_t));
-    seq->idx_scores = take(&p, n_threads * seq->opt.n_ctx, sizeof(float));
-    seq->idx_top = take(&p, n_threads * hp->idx_budget, sizeof(uint32_t));
+    seq->ids = rg_layout_take(&p, seq->opt.n_ctx, sizeof(int32_t));
+    seq->idx_scores = rg_layout_take(&p, n_threads * seq->opt.n_ctx, sizeof(float));
+    seq->idx_top = rg_layout_take(&p, n_threads * hp->idx_budget, sizeof(uint32_t));
     return p.used;
 }
 

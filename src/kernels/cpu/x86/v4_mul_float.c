@@ -104,6 +104,20 @@ static void mul_bf16(const v4_job *j, uint32_t r0, uint32_t r1) {
     all(load_bf16, j, r0, r1);
 }
 
+/* The float reference of quantised weights: each row unpacked, then as f32. */
+static void mul_unpacked(const v4_job *j, uint32_t r0, uint32_t r1) {
+    rg_mat row = *j->w;
+    v4_job one = *j;
+    row.data = j->scratch;
+    row.row_bytes = 0; /* every row number finds the unpacked one */
+    one.w = &row;
+    for (uint32_t r = r0; r < r1; r++) {
+        rg_unpack_row(j->w->type, j->w->data + r * j->w->row_bytes, (float *)(void *)j->scratch,
+                      j->x->n_in);
+        rows(load_f32, &one, r, 1);
+    }
+}
+
 bool rg_v4_mul_float(const v4_job *j, uint32_t r0, uint32_t r1) {
     switch (j->w->type) {
     case RG_TYPE_F32:
@@ -116,6 +130,7 @@ bool rg_v4_mul_float(const v4_job *j, uint32_t r0, uint32_t r1) {
         mul_bf16(j, r0, r1);
         return true;
     default:
-        return false;
+        mul_unpacked(j, r0, r1);
+        return true;
     }
 }
