@@ -6,7 +6,7 @@
 
 #include "engine/core.h"
 
-#define ROW_BLOCK 32u /* output rows of one task */
+#define ROW_BLOCK 64u /* output rows of one task: those of a tile of the wide products */
 
 typedef struct moe_job {
     rg_core *core;
