@@ -76,7 +76,7 @@ static double shared_share(const uint32_t *a, const uint32_t *b, uint32_t n) {
 static rg_code compare(kld_job *j, uint32_t position, const float *x, rg_status *st) {
     const uint32_t V = j->id.n_vocab;
     const float *r = j->ref_row;
-    uint32_t best_x[TOP], best_r[TOP];
+    uint32_t best_x[TOP] = {0}, best_r[TOP] = {0};
     RG_TRY(kld_ref_next(j->ref, j->ref_row, st));
     const uint32_t k = best_of(x, V, best_x);
     (void)best_of(r, V, best_r);

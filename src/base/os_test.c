@@ -291,11 +291,11 @@ static void test_machine(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_open_refuses),   cmocka_unit_test(test_direct),
-        cmocka_unit_test(test_read_at),        cmocka_unit_test(test_read_past_end),
-        cmocka_unit_test(test_shrinking_file), cmocka_unit_test(test_slurp),
-        cmocka_unit_test(test_slurp_torture),  cmocka_unit_test(test_slurp_pipe),
-        cmocka_unit_test(test_memory),         cmocka_unit_test(test_machine),
+        cmocka_unit_test(test_open_refuses),    cmocka_unit_test(test_direct),
+        cmocka_unit_test(test_read_at),         cmocka_unit_test(test_read_past_end),
+        cmocka_unit_test(test_shrinking_file),  cmocka_unit_test(test_slurp),
+        cmocka_unit_test(test_slurp_torture),   cmocka_unit_test(test_slurp_pipe),
+        cmocka_unit_test(test_memory),          cmocka_unit_test(test_machine),
         cmocka_unit_test(test_page_cache_drop),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -16,9 +16,9 @@ typedef struct moe_job {
     uint32_t layer, T;
     rg_act u; /* rows of the mixed input in the form of gate and up */
     rg_act u_up;
-    rg_act hidden;   /* pairs, in the form of down */
-    uint32_t blocks; /* tasks of an expert */
-    atomic_bool *broken;
+    rg_act hidden;      /* pairs, in the form of down */
+    uint32_t blocks;    /* tasks of an expert */
+    atomic_bool broken; /* a router value is not finite */
 } moe_job;
 
 /* ---- router --------------------------------------------------------------------------------- */
@@ -38,7 +38,7 @@ static void select_experts(const moe_job *job, uint32_t t, const float *logits, 
 
 /* Top experts by logit and their softmax weights, normalised over the chosen ones. */
 static void route_rows(void *arg, size_t begin, size_t end, int thread) {
-    const moe_job *job = arg;
+    moe_job *job = arg;
     rg_core *core = job->core;
     const rg_hparams *hp = core->hp;
     const uint32_t K = hp->n_expert_used;
@@ -53,7 +53,7 @@ static void route_rows(void *arg, size_t begin, size_t end, int thread) {
         bool finite = isfinite(w[K - 1]) && isfinite(w[0]);
         for (uint32_t e = 0; e < hp->n_expert; e++)
             finite = finite && isfinite(logits[e]);
-        if (!finite) atomic_store_explicit(job->broken, true, memory_order_relaxed);
+        if (!finite) atomic_store_explicit(&job->broken, true, memory_order_relaxed);
     }
 }
 
@@ -328,10 +328,8 @@ static rg_code tap_outputs(const rg_window *win, const rg_moe_weights *w, uint32
 /* Routes, checks and groups the rows; *n experts are in use. */
 static rg_code route(moe_job *job, const rg_window *win, uint32_t *n, rg_status *st) {
     rg_core *core = job->core;
-    atomic_bool broken = false;
-    job->broken = &broken;
     rg_pool_run(core->pool, job->T, 1, route_rows, job);
-    if (atomic_load_explicit(&broken, memory_order_relaxed)) {
+    if (atomic_load_explicit(&job->broken, memory_order_relaxed)) {
         return rg_fail(st, RG_FORMAT, "the router of layer %u gives values that are not finite",
                        job->layer);
     }

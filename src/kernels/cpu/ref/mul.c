@@ -114,7 +114,7 @@ void RG_OP(mul)(const rg_mat *w, uint32_t r0, uint32_t r1, const rg_act *x, cons
         }
         float *f = scratch;
         rg_codes c = {.d = f, .m = f + w->n_in / 16};
-        c.q = (int16_t *)(f + 2 * (w->n_in / 16));
+        c.q = (int16_t *)(void *)(f + 2 * (w->n_in / 16));
         c.mins = c.q + w->n_in;
         RG_OP(codes_unpack)(w->type, row, w->n_in, &c);
         row_quantised(&c, x, &m, r);
