@@ -7,6 +7,7 @@
 
 #define CHUNK_MIN      32u
 #define CHUNK_AUTO_MAX 4096u
+#define SCRATCH_SHARE  6u /* of scratch and arena together, at most one in this many for scratch */
 /* Buffers of the readers and stacks of the threads. */
 #define IO_BYTES ((uint64_t)8 << 20)
 /* Without --ram a tenth of the free memory, at least this, is left to others. */
@@ -63,6 +64,9 @@ static void choose_chunk(rg_plan *p, const rg_model *m, const rg_plan_request *r
     for (uint32_t c = CHUNK_MIN; c <= CHUNK_AUTO_MAX; c *= 2) {
         const uint64_t scratch = scratch_bytes(m, c, req->n_threads) + ngram_bytes(p, m, c);
         if (fixed_bytes + scratch + p->arena_min_bytes > p->budget_bytes) break;
+        /* Decode lives on the arena: prefill may take a share of it, not the most. */
+        const uint64_t room = p->budget_bytes - fixed_bytes;
+        if (p->chunk && scratch > room / SCRATCH_SHARE) break;
         const uint64_t arena = p->budget_bytes - fixed_bytes - scratch;
         const double cost = read_per_token(p, m, c, arena);
         /* Where nothing is read a wider chunk shares compute only, up to the default. */
