@@ -96,6 +96,7 @@ static inline void *test_alloc(size_t bytes) {
     rg_status st = {0};
     void *p = rg_alloc_aligned(64, bytes ? bytes : 64, &st);
     if (!p) fail_msg("%s", st.message);
+    RG_ASSERT(p); /* fail_msg does not return, but is not declared so */
     memset(p, 0, bytes);
     return p;
 }

@@ -259,6 +259,7 @@ rg_code rg_pack_open(rg_pack **out, const char *path, rg_status *st) {
     rg_code rc = read_header(&p, &file, name, st);
     rg_file_close(&file);
     if (rc != RG_OK) return rg_context(st, rc, "%.*s", RG_GGUF_SHOWN_MAX, name);
+    RG_ASSERT(p);
     p->path = rg_strndup(path, strlen(path), st);
     if (!p->path) {
         rg_pack_close(p);

@@ -99,6 +99,7 @@ static uint8_t *put_u64(uint8_t *to, uint64_t x) {
 void rg_pack_write_header(const rg_pack *p, bool finished, uint8_t *header) {
     uint8_t *at = header;
     memset(header, 0, (size_t)p->header_bytes);
+    // NOLINTNEXTLINE(bugprone-not-null-terminated-result): the magic is bytes, not a string
     memcpy(at, finished ? RG_PACK_MAGIC : RG_PACK_MAGIC_BEGUN, RG_PACK_MAGIC_BYTES);
     at = put_u32(at + RG_PACK_MAGIC_BYTES, RG_PACK_VERSION);
     at = put_u32(at, p->n_group);

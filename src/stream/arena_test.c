@@ -19,7 +19,7 @@ static void test_slots_are_apart(void **state) {
     (void)state;
     const uint64_t bytes[] = {8192, 20480, 28672};
     const rg_stream_layout l = layout(3, bytes);
-    for (uint64_t budget = 2 * 28672; budget < 3000000; budget += 77777) {
+    for (uint64_t budget = 2 * 28672ull; budget < 3000000; budget += 77777) {
         rg_arena a;
         assert_int_equal(rg_arena_init(&a, &l, budget, NULL, false, NULL), RG_OK);
         assert_true(a.n_slab * a.slab_bytes <= budget);
@@ -53,7 +53,7 @@ static void test_least_budget(void **state) {
     assert_non_null(strstr(st.message, "24575"));
     /* k + 1 slots of the largest class are always there. */
     for (uint32_t k = 1; k < 12; k++) {
-        assert_int_equal(rg_arena_init(&a, &l, 12288 * (k + 1), NULL, false, NULL), RG_OK);
+        assert_int_equal(rg_arena_init(&a, &l, 12288ull * (k + 1), NULL, false, NULL), RG_OK);
         for (uint32_t i = 0; i <= k; i++)
             assert_int_not_equal(rg_arena_take(&a, 1), RG_SLOT_NONE);
         assert_int_equal(rg_arena_take(&a, 1), RG_SLOT_NONE);
@@ -109,7 +109,7 @@ static void test_recut(void **state) {
     const uint64_t bytes[] = {4096, 8192};
     const rg_stream_layout l = layout(2, bytes);
     rg_arena a;
-    assert_int_equal(rg_arena_init(&a, &l, 2 * 8192, NULL, false, NULL), RG_OK);
+    assert_int_equal(rg_arena_init(&a, &l, 2 * 8192ull, NULL, false, NULL), RG_OK);
     const uint32_t s0 = rg_arena_take(&a, 0), s1 = rg_arena_take(&a, 0);
     assert_int_equal(rg_arena_slab_of(&a, s0), rg_arena_slab_of(&a, s1));
     rg_arena_claim(&a, s0, 0, 0, RG_SLOT_HELD);

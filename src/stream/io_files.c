@@ -64,6 +64,7 @@ cleanup:
 }
 
 void rg_io_files_close(rg_io_files *f) {
+    RG_ASSERT(f->n == 0 || f->files);
     for (uint32_t i = 0; i < f->n; i++)
         close(f->files[i].fd);
     rg_free(f->files);

@@ -13,10 +13,11 @@
 
 #include <cmocka.h>
 
-#define DEPTH      8u
-#define PAGE       4096u
-#define FILE_BYTES (64 * PAGE + 100)
-#define WAYS       2u
+#define DEPTH        8u
+#define PAGE         4096u
+#define FILE_BYTES   (64 * PAGE + 100)
+#define WAYS         2u
+#define MEMORY_BYTES ((size_t)DEPTH * 4 * PAGE)
 
 typedef struct fixture {
     char path[64];
@@ -30,13 +31,13 @@ typedef struct fixture {
 static bool open_way(fixture *f, uint32_t way, rg_stream_direct direct) {
     const char *path = f->path;
     assert_int_equal(rg_io_files_open(&f->files, &path, 1, direct, NULL), RG_OK);
-    f->memory = rg_alloc_aligned(PAGE, DEPTH * 4 * PAGE, NULL);
+    f->memory = rg_alloc_aligned(PAGE, MEMORY_BYTES, NULL);
     assert_non_null(f->memory);
-    memset(f->memory, 0, DEPTH * 4 * PAGE);
+    memset(f->memory, 0, MEMORY_BYTES);
     const rg_io_config c = {.files = &f->files,
                             .memory = f->memory,
-                            .memory_bytes = DEPTH * 4 * PAGE,
-                            .block_bytes = 4 * PAGE,
+                            .memory_bytes = MEMORY_BYTES,
+                            .block_bytes = 4ull * PAGE,
                             .depth = DEPTH};
     rg_status st = {0};
     const rg_code rc = way ? rg_io_pread_open(&f->io, &c, &f->name, &st)
@@ -57,7 +58,7 @@ static void close_way(fixture *f) {
 }
 
 static rg_io_op op_at(const fixture *f, uint32_t i, uint64_t page, uint32_t pages) {
-    return (rg_io_op){.dst = f->memory + i * 4 * PAGE,
+    return (rg_io_op){.dst = f->memory + (size_t)i * 4 * PAGE,
                       .offset = page * PAGE,
                       .tag = 100 + i,
                       .bytes = pages * PAGE};
@@ -135,7 +136,7 @@ static void test_end_of_file(void **state) {
         assert_int_equal(reap_all(f, 2, results), 2);
         assert_int_equal(results[0], PAGE + 100);
         assert_int_equal(results[1], 0);
-        assert_memory_equal(ops[0].dst, f->bytes + 63 * PAGE, PAGE + 100);
+        assert_memory_equal(ops[0].dst, f->bytes + (size_t)63 * PAGE, PAGE + 100);
         close_way(f);
     }
 }
@@ -193,7 +194,7 @@ static void test_faults_repeat(void **state) {
             assert_int_equal(reap_all(f, 1, results), 1);
             seen[run][n] = results[0];
             n_eio += results[0] == -EIO;
-            n_short += results[0] >= 0 && results[0] < 2 * PAGE;
+            n_short += results[0] >= 0 && results[0] < (int64_t)2 * PAGE;
             n_flip +=
                 results[0] > 0 && memcmp(op.dst, f->bytes + op.offset, (size_t)results[0]) != 0;
         }

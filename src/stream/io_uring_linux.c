@@ -130,7 +130,12 @@ static rg_code register_memory(uring_io *u, const rg_io_config *c, rg_status *st
     }
     const int r = io_uring_register_buffers(&u->ring, v, (unsigned)n);
     u->fixed_buffers = r == 0;
-    if (r != 0) rg_log(RG_LOG_INFO, "io_uring: buffers not registered: %s", strerror(-r));
+    if (r != 0) {
+        char text[96];
+        /* GNU strerror_r returns the string, which need not be `text`. */
+        rg_log(RG_LOG_INFO, "io_uring: buffers not registered: %s",
+               strerror_r(-r, text, sizeof text));
+    }
     rg_free(v);
     return RG_OK;
 }

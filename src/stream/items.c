@@ -29,7 +29,7 @@ static rg_code check_group(const rg_stream_group *g, uint32_t index, rg_status *
     }
     for (uint32_t e = 0; e < g->n_extent; e++) {
         const rg_stream_extent *x = &g->extents[e];
-        const uint64_t room = (uint64_t)INT64_MAX - x->bytes - 2 * RG_STREAM_ALIGN;
+        const uint64_t room = (uint64_t)INT64_MAX - x->bytes - (uint64_t)2 * RG_STREAM_ALIGN;
         if (x->bytes == 0 || x->bytes > (1u << 30)) {
             return rg_fail(st, RG_INVALID, "group %u: extent %u has %u bytes, 1 to %u can be",
                            index, e, x->bytes, 1u << 30);

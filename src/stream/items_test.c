@@ -45,14 +45,14 @@ static void test_classes(void **state) {
     rg_stream_group g[20];
     rg_stream_layout l;
     for (uint32_t i = 0; i < 20; i++)
-        g[i] = group(4, 4096 * (100 + i % 3), 0, 4096 * 200);
+        g[i] = group(4, 4096 * (100 + i % 3), 0, 4096ull * 200);
     assert_int_equal(rg_stream_layout_of(&l, g, 20, NULL), RG_OK);
     assert_int_equal(l.n_class, 1); /* within 1/32 */
     assert_int_equal(l.slot_bytes_max, 4096 * 102);
     assert_int_equal(l.slot_bytes_all, 80 * 4096ull * 102);
     assert_int_equal(rg_stream_min_bytes(&l, 10), 11 * 4096ull * 102);
     for (uint32_t i = 0; i < 20; i++)
-        g[i] = group(4, 4096 * (1 + i * i), 0, 4096 * 400);
+        g[i] = group(4, 4096 * (1 + i * i), 0, 4096ull * 400);
     assert_int_equal(rg_stream_layout_of(&l, g, 20, NULL), RG_OK);
     assert_true(l.n_class > 1 && l.n_class <= RG_STREAM_CLASSES_MAX);
     for (uint32_t c = 1; c < l.n_class; c++)
@@ -61,7 +61,7 @@ static void test_classes(void **state) {
     rg_items t;
     assert_int_equal(rg_items_init(&t, g, 20, NULL), RG_OK);
     for (uint32_t i = 0; i < 20; i++) {
-        assert_true(l.class_bytes[t.class_of[i]] >= 4096 * (1 + i * i));
+        assert_true(l.class_bytes[t.class_of[i]] >= 4096ull * (1 + i * i));
         assert_int_equal(rg_items_group(&t, i * 4 + 3), i);
         assert_int_equal(rg_items_index(&t, i * 4 + 3), 3);
     }

@@ -32,7 +32,7 @@ static void open_fixture(fixture *f, int32_t lookahead, uint32_t cost_permille) 
     for (uint32_t g = 0; g < 2; g++)
         groups[g].extents[0] = (rg_stream_extent){.bytes = 4096, .stride = 4096};
     assert_int_equal(rg_items_init(&f->items, groups, 2, NULL), RG_OK);
-    assert_int_equal(rg_arena_init(&f->arena, &f->items.layout, 4 * 4096, NULL, false, NULL),
+    assert_int_equal(rg_arena_init(&f->arena, &f->items.layout, 4 * 4096ull, NULL, false, NULL),
                      RG_OK);
     assert_int_equal(rg_cache_init(&f->cache, &f->arena, &f->items, RG_POLICY_LRU, true, &hooks,
                                    &f->meters, NULL),

@@ -39,7 +39,7 @@ static void open_fixture(fixture *f, rg_virtual_config c, uint32_t depth, uint32
     for (uint32_t g = 0; g < 3; g++) {
         f->groups[g] = (rg_stream_group){.n_item = ITEMS, .n_extent = 1};
         f->groups[g].extents[0] =
-            (rg_stream_extent){.bytes = 4096, .stride = 4096, .offset = g * ITEMS * 4096};
+            (rg_stream_extent){.bytes = 4096, .stride = 4096, .offset = (uint64_t)g * ITEMS * 4096};
     }
     c.depth = depth;
     c.hooks = (rg_virtual_hooks){.user = f, .submitting = on_submitting};
@@ -50,7 +50,7 @@ static void open_fixture(fixture *f, rg_virtual_config c, uint32_t depth, uint32
                                  .n_file = 1,
                                  .groups = f->groups,
                                  .n_group = 3,
-                                 .budget_bytes = slots * 4096,
+                                 .budget_bytes = (uint64_t)slots * 4096,
                                  .lookahead = 32,
                                  .depth = depth,
                                  .stall_ms_max = 10,
@@ -280,7 +280,7 @@ static void test_door_virtual_drive(void **state) {
                                  .n_file = 1,
                                  .groups = f.groups,
                                  .n_group = 3,
-                                 .budget_bytes = 8 * 4096,
+                                 .budget_bytes = 8 * 4096ull,
                                  .lookahead = 32,
                                  .virtual_drive = &drive};
     rg_stream *borrowed = f.s, *s;

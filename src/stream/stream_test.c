@@ -349,7 +349,7 @@ static void test_null_reads(void **state) {
             for (uint32_t k = 0; k < ITEMS && !found; k++)
                 found = memcmp(p,
                                fx.bytes[fx.groups[h].extents[0].file] +
-                                   fx.groups[h].extents[0].offset + k * 10007,
+                                   fx.groups[h].extents[0].offset + (size_t)k * 10007,
                                64) == 0;
         assert_true(found);
         rg_stream_end(s, 0);
@@ -364,12 +364,16 @@ static void test_null_reads(void **state) {
 }
 
 static uint64_t rss_pages(void) {
-    unsigned long long size = 0, rss = 0;
+    char line[128], *after_size, *end;
     FILE *f = fopen("/proc/self/statm", "r");
     if (!f) return 0;
-    if (fscanf(f, "%llu %llu", &size, &rss) != 2) rss = 0;
+    const bool have = fgets(line, sizeof line, f) != NULL;
     fclose(f);
-    return rss;
+    if (!have) return 0;
+    (void)strtoull(line, &after_size, 10);
+    if (after_size == line) return 0;
+    const uint64_t rss = strtoull(after_size, &end, 10);
+    return end == after_size ? 0 : rss;
 }
 
 /* Pages that may come: a few of the system's own; more where a sanitizer shadows memory. */

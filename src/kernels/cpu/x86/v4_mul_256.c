@@ -324,13 +324,13 @@ RG_INLINE void mul_format(const v4_format *f, const v4_job *j, uint32_t r0, uint
 
 #define DEFINE(name, id, bytes, offset_, grid_, mins_, wide_)                                      \
     static void mul_##name(const v4_job *j, uint32_t r0, uint32_t r1) {                            \
-        static const v4_format f = {.block_bytes = bytes,                                          \
+        static const v4_format f = {.block_bytes = (bytes),                                        \
                                     .head = v4_head_##name,                                        \
                                     .part = v4_part_##name,                                        \
-                                    .offset = offset_,                                             \
-                                    .grid = grid_,                                                 \
-                                    .mins = mins_,                                                 \
-                                    .wide = wide_};                                                \
+                                    .offset = (offset_),                                           \
+                                    .grid = (grid_),                                               \
+                                    .mins = (mins_),                                               \
+                                    .wide = (wide_)};                                              \
         mul_format(&f, j, r0, r1);                                                                 \
     }
 RG_INLINE v4_block v4_head_q5_K(const uint8_t *b) {

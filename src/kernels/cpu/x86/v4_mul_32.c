@@ -343,7 +343,7 @@ RG_INLINE void mul_format(const v4_small_format *f, const v4_job *j, uint32_t r0
 #define DEFINE(name, id, offset_, mins_)                                                           \
     static void mul_##name(const v4_job *j, uint32_t r0, uint32_t r1) {                            \
         static const v4_small_format f = {                                                         \
-            .block = small_##name, .offset = offset_, .mins = mins_};                              \
+            .block = small_##name, .offset = (offset_), .mins = (mins_)};                          \
         mul_format(&f, j, r0, r1);                                                                 \
     }
 FORMATS(DEFINE)
