@@ -97,11 +97,11 @@ rg_code bench_take_room(bench_arm *arm, uint32_t reps, rg_status *st) {
     if (arm->cold) return RG_OK;
     arm->cold = rg_alloc(reps, sizeof *arm->cold, st);
     arm->warm = rg_alloc(reps, sizeof *arm->warm, st);
-    arm->layer_store = rg_alloc(2 * reps * arm->n_layer, sizeof *arm->layer_store, st);
+    arm->layer_store = rg_alloc((size_t)2 * reps * arm->n_layer, sizeof *arm->layer_store, st);
     if (!arm->cold || !arm->warm || !arm->layer_store) return RG_NOMEM;
     for (uint32_t i = 0; i < reps; i++) {
-        arm->cold[i].layers = arm->layer_store + 2 * i * arm->n_layer;
-        arm->warm[i].layers = arm->layer_store + (2 * i + 1) * arm->n_layer;
+        arm->cold[i].layers = arm->layer_store + (size_t)2 * i * arm->n_layer;
+        arm->warm[i].layers = arm->layer_store + ((size_t)2 * i + 1) * arm->n_layer;
     }
     return RG_OK;
 }

@@ -2,6 +2,9 @@
  * stays unknown and is not judged.
  */
 #include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -16,11 +19,20 @@
 static double busy_s(void) {
     FILE *f = fopen("/proc/stat", "re");
     if (!f) return -1;
-    unsigned long long user = 0, nice_time = 0, system = 0;
-    const int n = fscanf(f, "cpu %llu %llu %llu", &user, &nice_time, &system);
+    char line[256];
+    const bool read = fgets(line, sizeof line, f) != NULL;
     fclose(f);
+    if (!read || strncmp(line, "cpu", 3) != 0) return -1;
+    unsigned long long sum = 0; /* user, nice, system */
+    char *at = line + 3;
+    for (int i = 0; i < 3; i++) {
+        char *end = at;
+        sum += strtoull(at, &end, 10);
+        if (end == at) return -1;
+        at = end;
+    }
     const long ticks = sysconf(_SC_CLK_TCK);
-    return n == 3 && ticks > 0 ? (double)(user + nice_time + system) / (double)ticks : -1;
+    return ticks > 0 ? (double)sum / (double)ticks : -1;
 }
 
 static double seconds(struct timeval t) {
@@ -40,9 +52,12 @@ static double largest_in(const char *pattern) {
     if (glob(pattern, 0, NULL, &found) != 0) return 0;
     for (size_t i = 0; i < found.gl_pathc; i++) {
         FILE *f = fopen(found.gl_pathv[i], "re");
-        double value = 0;
+        char text[64];
         if (!f) continue;
-        if (fscanf(f, "%lf", &value) == 1 && value > most) most = value;
+        if (fgets(text, sizeof text, f)) {
+            const double value = strtod(text, NULL); /* 0 where there is no number */
+            if (value > most) most = value;
+        }
         fclose(f);
     }
     globfree(&found);

@@ -343,7 +343,7 @@ rg_code kld_save_finish(kld_save *s, uint64_t *size_bytes, rg_status *st) {
 
 void kld_save_destroy(kld_save *s) {
     if (!s) return;
-    const bool opened = s->file || s->zstd;
+    const bool opened = s->part && (s->file || s->zstd);
     if (s->file) fclose(s->file);
     if (opened && !s->finished) (void)unlink(s->part);
     ZSTD_freeCStream(s->zstd);

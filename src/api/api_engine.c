@@ -1,4 +1,5 @@
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -94,11 +95,15 @@ static rg_code parse_faults(const char *text, rg_stream_faults *f, uint32_t *poi
     *f = (rg_stream_faults){.seed = 1, .stall_ms_max = 50};
     for (const char *at = text; *at;) {
         char name[16];
-        unsigned long long value = 0;
-        int used = 0;
-        if (sscanf(at, "%15[a-z_]=%llu%n", name, &value, &used) != 2) {
+        const size_t len = strspn(at, "abcdefghijklmnopqrstuvwxyz_");
+        const char *number = at[len] == '=' ? at + len + 1 : at;
+        char *end = NULL;
+        const unsigned long long value = strtoull(number, &end, 10);
+        if (len == 0 || len >= sizeof name || at[len] != '=' || end == number) {
             return rg_fail(st, RG_INVALID, "faults: \"%s\" is not name=number", at);
         }
+        memcpy(name, at, len);
+        name[len] = 0;
         bool known = strcmp(name, "seed") == 0;
         if (known) f->seed = value;
         for (size_t i = 0; i < RG_ARRAY_LEN(words); i++) {
@@ -107,7 +112,7 @@ static rg_code parse_faults(const char *text, rg_stream_faults *f, uint32_t *poi
             known = true;
         }
         if (!known) return rg_fail(st, RG_INVALID, "faults: unknown name %s", name);
-        at += used;
+        at = end;
         if (*at == ',') at++;
     }
     return RG_OK;

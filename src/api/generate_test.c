@@ -4,6 +4,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -570,8 +571,11 @@ static void damaged_weights_are_named(void **state) {
         for (size_t t = i % 2; t < rg_gguf_tensor_count(g); t += 3) {
             const rg_tensor *tensor = rg_gguf_tensor_at(g, t);
             const rg_type_info *ti = rg_type_get((uint32_t)tensor->type);
-            int layer = -1;
-            const bool in_layer = sscanf(tensor->name, "blk.%d.", &layer) == 1;
+            const bool in_block = strncmp(tensor->name, "blk.", 4) == 0;
+            const char *number = in_block ? tensor->name + 4 : "";
+            char *end = NULL;
+            const long layer = strtol(number, &end, 10);
+            const bool in_layer = end != number;
             if (ti->use != RG_USE_WEIGHT || strstr(tensor->name, "ple_embd") ||
                 tensor->type == RG_TYPE_MXFP4 || tensor->type == RG_TYPE_NVFP4 ||
                 tensor->type == RG_TYPE_IQ1_M || tensor->type == RG_TYPE_BF16) {
@@ -584,7 +588,7 @@ static void damaged_weights_are_named(void **state) {
                                            .kernels = i ? RG_KERNELS_AUTO : RG_KERNELS_REF};
             rg_status_clear(&st);
             char want[32] = "";
-            if (in_layer) snprintf(want, sizeof want, "layer %d", layer);
+            if (in_layer) snprintf(want, sizeof want, "layer %ld", layer);
             const rg_code rc = rg_engine_open(&e, &opt, &st);
             if (rc != RG_FORMAT || e || !strstr(st.message, tensor->name) ||
                 !strstr(st.message, want)) {

@@ -84,10 +84,10 @@ static void test_direct(void **state) {
     assert_int_equal(rg_file_read_at(&plain, want, sizeof want, 0, "file", NULL), RG_OK);
     const rg_code rc = rg_file_open_direct(&f, path, &st);
     if (rc == RG_OK) {
-        unsigned char *got = rg_alloc_aligned(RG_DIRECT_ALIGN, 3 * RG_DIRECT_ALIGN, NULL);
+        unsigned char *got = rg_alloc_aligned(RG_DIRECT_ALIGN, (size_t)3 * RG_DIRECT_ALIGN, NULL);
         assert_non_null(got);
         assert_int_equal(f.size_bytes, sizeof want);
-        assert_int_equal(pread(f.fd, got, 3 * RG_DIRECT_ALIGN, 0), (ssize_t)sizeof want);
+        assert_int_equal(pread(f.fd, got, (size_t)3 * RG_DIRECT_ALIGN, 0), (ssize_t)sizeof want);
         assert_memory_equal(got, want, sizeof want);
         rg_free(got);
         rg_file_close(&f);

@@ -157,8 +157,8 @@ static void same_kv(const rg_seq *a, const rg_kv *x, const rg_kv *y, uint32_t n,
     assert_memory_equal(x->k, y->k, n * row);
     assert_memory_equal(x->v, y->v, n * row);
     if (!ratio) return;
-    assert_memory_equal(x->idx_raw, y->idx_raw, n * hp->idx_head_dim * size);
-    assert_memory_equal(x->idx_block, y->idx_block, n / ratio * hp->idx_head_dim * size);
+    assert_memory_equal(x->idx_raw, y->idx_raw, (size_t)n * hp->idx_head_dim * size);
+    assert_memory_equal(x->idx_block, y->idx_block, (size_t)(n / ratio) * hp->idx_head_dim * size);
 }
 
 /* Everything of two sequences that later tokens can see. Histories longer than the sequence are

@@ -94,7 +94,7 @@ static uint32_t count_slots(const rg_ple_reader_options *o) {
 }
 
 static size_t buffer_size(size_t row_bytes) {
-    const size_t row = (row_bytes + 2 * PAGE - 1) / PAGE * PAGE + PAGE;
+    const size_t row = (row_bytes + (size_t)2 * PAGE - 1) / PAGE * PAGE + PAGE;
     return row > SPAN_BYTES ? row : SPAN_BYTES;
 }
 

@@ -383,7 +383,7 @@ static void test_cancel_while_reading(void **state) {
     rg_ple_reader *r = open_reader(&o);
     uint64_t *wants = rg_ple_reader_wants(r);
     for (uint32_t i = 0; i < 40; i++)
-        wants[i] = i * 100;
+        wants[i] = (uint64_t)i * 100;
     assert_int_equal(rg_ple_reader_request(r, 40, NULL), RG_OK);
     pthread_t opener;
     assert_int_equal(pthread_create(&opener, NULL, open_gate, &q), 0);

@@ -226,7 +226,8 @@ void rg_trace_close(rg_trace *t) {
     if (t->file) {
         /* Guesses for a window that never came are left out: they changed nothing. */
         if (fclose(t->file) != 0) {
-            rg_log(RG_LOG_ERROR, "writing %s: %s", t->path, strerror(errno));
+            char why[96];
+            rg_log(RG_LOG_ERROR, "writing %s: %s", t->path, strerror_r(errno, why, sizeof why));
         }
     }
     rg_buf_deinit(&t->events);

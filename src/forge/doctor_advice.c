@@ -42,10 +42,11 @@ static void on_drive(rg_doctor_report *r) {
     const rg_doctor_machine *m = &r->machine;
     if (!d->measured) advise(r, "the drive was not measured: %.150s", d->error);
     if (!m->io_uring) {
+        char why[96];
         advise(r,
                "io_uring is not available (%.60s): reads use threads; a container must allow its"
                " system calls",
-               strerror(m->io_uring_errno));
+               strerror_r(m->io_uring_errno, why, sizeof why));
     }
     if (!d->measured) return;
     if (d->is_memory)

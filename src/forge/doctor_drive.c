@@ -90,7 +90,9 @@ void rg_doctor_read_pread(rg_doctor_reads *r) {
 /* ---- what is read ---------------------------------------------------------------------------- */
 
 static void give_up(rg_doctor_drive *d, const char *what, const char *path, int err) {
-    snprintf(d->error, sizeof d->error, "%s '%.120s': %s", what, path, strerror(err));
+    char why[96];
+    snprintf(d->error, sizeof d->error, "%s '%.120s': %s", what, path,
+             strerror_r(err, why, sizeof why));
 }
 
 static int fill_scratch(int fd, uint64_t bytes, uint8_t *buffer) {
@@ -194,8 +196,10 @@ static rg_code measure_point(bench *b, rg_doctor_io io, bool direct, uint32_t si
     }
     const double ns = (double)(rg_now_ns() - t0);
     if (r.sys_errno || r.reads == 0) {
+        char why[96];
         snprintf(d->error, sizeof d->error, "reads of %u bytes at depth %u (%s%s) failed: %s", size,
-                 depth, rg_doctor_io_name(io), direct ? ", direct" : "", strerror(r.sys_errno));
+                 depth, rg_doctor_io_name(io), direct ? ", direct" : "",
+                 strerror_r(r.sys_errno, why, sizeof why));
         return RG_OK;
     }
     d->points[d->n_point++] =

@@ -22,8 +22,9 @@ static rg_code machine_text(const rg_doctor_machine *m, rg_buf *out, rg_status *
     if (m->io_uring) {
         RG_TRY(rg_buf_printf(out, st, "  %-22s yes\n", "io_uring"));
     } else {
-        RG_TRY(
-            rg_buf_printf(out, st, "  %-22s no (%s)\n", "io_uring", strerror(m->io_uring_errno)));
+        char why[96];
+        RG_TRY(rg_buf_printf(out, st, "  %-22s no (%s)\n", "io_uring",
+                             strerror_r(m->io_uring_errno, why, sizeof why)));
     }
     RG_TRY(limit_text(out, "lockable memory", m->memlock_bytes, st));
     RG_TRY(limit_text(out, "address space", m->address_space_bytes, st));

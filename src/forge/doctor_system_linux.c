@@ -39,10 +39,11 @@ static uint64_t least_limit(const char *root, char *group, const char *file) {
         snprintf(path, sizeof path, "%s%s/%s", root, group, file);
         FILE *f = fopen(path, "re");
         if (f) {
-            unsigned long long v = 0;
-            if (fgets(text, sizeof text, f) && sscanf(text, "%llu", &v) == 1 && v < V1_NO_LIMIT &&
-                v < least)
-                least = v;
+            if (fgets(text, sizeof text, f)) {
+                char *end = text;
+                const unsigned long long v = strtoull(text, &end, 10);
+                if (end != text && v < V1_NO_LIMIT && v < least) least = v;
+            }
             fclose(f);
         }
         char *slash = strrchr(group, '/');

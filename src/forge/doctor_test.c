@@ -208,7 +208,7 @@ static void advice(void **state) {
 /* Reads of every size and depth end in time and fail cleanly on a bad descriptor. */
 static void readers(void **state) {
     (void)state;
-    uint8_t *buffers = rg_alloc_aligned(4096, 4 * 4096, NULL);
+    uint8_t *buffers = rg_alloc_aligned(4096, (size_t)4 * 4096, NULL);
     rg_doctor_reads r = {.fd = -1,
                          .file_bytes = 65536,
                          .read_bytes = 4096,

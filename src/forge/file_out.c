@@ -164,7 +164,11 @@ void rg_file_out_discard(rg_file_out *f) {
     end_thread(f);
     if (f->fd >= 0) close(f->fd);
     f->fd = -1;
-    if (f->on_disk) (void)unlink(f->committed ? f->path : f->temp);
+    if (f->on_disk) {
+        const char *name = f->committed ? f->path : f->temp;
+        RG_ASSERT(name); /* a file on disk was created under it */
+        (void)unlink(name);
+    }
     f->on_disk = false;
 }
 

@@ -116,8 +116,9 @@ uint64_t rg_gguf_out_file_bytes(const rg_gguf_out *g) {
 }
 
 void rg_gguf_out_start(const rg_gguf_out *g, uint8_t start[24]) {
+    static const uint8_t magic[4] = {'G', 'G', 'U', 'F'};
     const uint32_t version = 3;
-    memcpy(start, "GGUF", 4);
+    memcpy(start, magic, 4);
     memcpy(start + 4, &version, 4);
     memcpy(start + 8, &g->n_tensor, 8);
     memcpy(start + 16, &g->n_kv, 8);

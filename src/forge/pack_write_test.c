@@ -87,6 +87,7 @@ static void writes_a_pack_that_belongs_to_the_model(void **state) {
 /* Cut anywhere, with a byte flipped or of another pack: the result is the same file. */
 static void continues_what_a_killed_run_left(void **state) {
     (void)state;
+    static const char part_magic[8] = {'r', 'g', 'p', 'a', 'r', 't', '\r', '\n'};
     char *whole = NULL, *again = NULL;
     size_t len = 0, again_len = 0;
     pack_well("32 experts");
@@ -99,19 +100,19 @@ static void continues_what_a_killed_run_left(void **state) {
         {100, 0, "verified\n"},
         {4096, 0, "verified\n"},
         {4096 + 4095, 0, "verified\n"},
-        {4096 * 2, 0, ", 1 of them"},
-        {4096 * 21 + 7, 0, ", 20 of them"},
-        {4096 * 33, 0, ", 32 of them"},
-        {4096 * 33, 4096 * 10 + 3, ", 9 of them"},
-        {4096 * 33, 40, "verified\n"},
-        {4096 * 33, 88, "verified\n"},
-        {4096 * 33, 2000, ", 32 of them"}, /* of the checksums: they are made anew */
+        {(size_t)4096 * 2, 0, ", 1 of them"},
+        {(size_t)4096 * 21 + 7, 0, ", 20 of them"},
+        {(size_t)4096 * 33, 0, ", 32 of them"},
+        {(size_t)4096 * 33, (size_t)4096 * 10 + 3, ", 9 of them"},
+        {(size_t)4096 * 33, 40, "verified\n"},
+        {(size_t)4096 * 33, 88, "verified\n"},
+        {(size_t)4096 * 33, 2000, ", 32 of them"}, /* of the checksums: they are made anew */
     };
     for (size_t i = 0; i < RG_ARRAY_LEN(cases); i++) {
         char *cut = rg_alloc(len, 1, NULL);
         assert_non_null(cut);
         memcpy(cut, whole, len);
-        if (i % 2) memcpy(cut, "rgpart\r\n", 8);
+        if (i % 2) memcpy(cut, part_magic, sizeof part_magic);
         if (cases[i].flip) cut[cases[i].flip] ^= 1;
         assert_int_equal(unlink(out), 0);
         rg_test_save(temp, cut, cases[i].len);

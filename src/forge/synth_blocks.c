@@ -41,7 +41,7 @@ static void put_iq1_m(uint8_t *block, double d) {
     uint8_t bits[2];
     put_f16(bits, d);
     const unsigned h = (unsigned)bits[0] | (unsigned)bits[1] << 8;
-    for (unsigned k = 0; k < 4; k++) {
+    for (size_t k = 0; k < 4; k++) {
         uint8_t *top = block + offsetof(rg_block_iq1_m, scales) + 2 * k + 1;
         *top = (uint8_t)((*top & 15) | (h >> (4 * k) & 15) << 4);
     }

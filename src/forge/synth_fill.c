@@ -262,6 +262,7 @@ static void fill_share(void *arg, size_t begin, size_t end, int thread) {
 /* Popularity ranks dealt to the experts of a layer. */
 static void deal_ranks(rg_synth_fill *f, uint32_t layer) {
     const uint32_t X = f->plan->shape->n_expert;
+    RG_ASSERT(X > 0); /* a router has experts */
     const uint64_t seed = rg_random_u64(f->plan->opt->seed, 0x4A4E0000u + layer);
     for (uint32_t i = 0; i < X; i++)
         f->rank_of[i] = i;

@@ -20,7 +20,7 @@ enum { GROUPS = 4, EXPERTS = 16, USED = 3, WINDOWS = 60 };
 static uint32_t draw_expert(uint64_t seed, uint64_t window, uint32_t group, uint32_t k) {
     const uint64_t age = rg_random_u64(seed, (window * GROUPS + group) * USED + k) % 4;
     return (uint32_t)(rg_random_u64(seed, (window / (age + 1)) * 64 + k) % (EXPERTS / USED) +
-                      k * (EXPERTS / USED));
+                      (uint64_t)k * (EXPERTS / USED));
 }
 
 static rg_code add_window(rg_trace *t, uint64_t window, rg_status *st) {
@@ -104,7 +104,7 @@ static void compares_every_combination(void **state) {
 /* The counts written above are zeros, so the verdict must see that the run differs. */
 static void compares_with_what_was_counted(void **state) {
     (void)state;
-    make_trace(TRACE, 40 * 8192, 1);
+    make_trace(TRACE, (uint64_t)40 * 8192, 1);
     rg_buf out = replay(&(rg_replay_options){0});
     assert_non_null(strstr(out.data, "\n*lru "));
     assert_non_null(strstr(out.data, "recorded: 60 windows, 93 tokens, 0 hits, 0 misses; "
@@ -160,7 +160,7 @@ static void survives_any_changed_byte(void **state) {
 
 static void leaks_nothing_when_memory_is_out(void **state) {
     (void)state;
-    make_trace(TRACE, 40 * 8192, 1);
+    make_trace(TRACE, (uint64_t)40 * 8192, 1);
     rg_code rc = RG_NOMEM;
     for (uint64_t n = 1; rc != RG_OK; n++) {
         rg_buf out;
