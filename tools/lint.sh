@@ -39,7 +39,8 @@ static_analysis() {
 bug_patterns() {
     # invalidFunctionArg: it takes the logarithm of a sum of exponentials for that of zero.
     cppcheck --std=c11 --enable=warning,performance,portability --inline-suppr --quiet \
-        --error-exitcode=1 '--suppress=*:*_test.c' --suppress=invalidFunctionArg -Isrc -Iinclude -j "${JOBS:-2}" src cli
+        --error-exitcode=1 '--suppress=*:*_test.c' --suppress=invalidFunctionArg \
+        -Isrc -Iinclude -j "${JOBS:-2}" src cli
 }
 
 shell_syntax() {
