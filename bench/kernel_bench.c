@@ -56,7 +56,8 @@ __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni"))) static uint64_t 
     for (int i = 0; i < 12; i++)
         acc[i] = _mm512_setzero_si512();
     for (uint32_t t = 0; t < PEAK_TURNS; t++) {
-        for (int i = 0; i < 12; i++) {
+#pragma GCC unroll 12
+        for (int i = 0; i < 12; i++) { /* unrolled, or the sums would live in memory */
             acc[i] = _mm512_dpbusd_epi32(acc[i], a, b);
             __asm__ volatile("" : "+v"(acc[i]));
         }
