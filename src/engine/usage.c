@@ -136,7 +136,8 @@ rg_code rg_profile_write(const rg_profile *p, const char *path, rg_status *st) {
 /* ---- ranking -------------------------------------------------------------------------------- */
 
 static bool ranks_above(const rg_profile *p, uint32_t a, uint32_t b) {
-    return p->uses[a] > p->uses[b] || (p->uses[a] == p->uses[b] && a < b);
+    if (p->uses[a] != p->uses[b]) return p->uses[a] > p->uses[b];
+    return a < b;
 }
 
 /* Heap with the last of the ranking at the root. */
