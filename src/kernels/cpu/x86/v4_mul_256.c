@@ -74,9 +74,9 @@ RG_INLINE void direct_rows(const v4_format *f, const v4_job *j, const uint8_t *c
         __m512i sum[4][V4_DIRECT_MAX];
         __m512i minimum[4][V4_DIRECT_MAX];
         float d[4], m[4];
+        v4_fetch(rows[0] + (size_t)4 * b * f->block_bytes, (size_t)4 * f->block_bytes);
         for (uint32_t r = 0; r < 4; r++) {
             const uint8_t *block = rows[r] + (size_t)b * f->block_bytes;
-            _mm_prefetch((const char *)block + 4096, _MM_HINT_T1);
             const v4_block h = f->head(block);
             d[r] = h.d;
             m[r] = h.m;

@@ -14,6 +14,7 @@ typedef v4_small v4_small_fn(const uint8_t *row, uint32_t block);
 
 typedef struct v4_small_format {
     v4_small_fn *block;
+    size_t bytes; /* of 32 values */
     int offset;
     bool mins;
 } v4_small_format;
@@ -160,15 +161,12 @@ RG_INLINE void direct(const v4_small_format *f, const v4_job *j, uint32_t r0, ui
         __m128 acc[V4_DIRECT_MAX];
         for (uint32_t i = 0; i < 4; i++) {
             rows[i] = j->w->data + (r + (i < left ? i : left - 1)) * j->w->row_bytes;
-            const uint8_t *ahead = rows[i] + 4 * j->w->row_bytes;
-            for (size_t at = 0; at < j->w->row_bytes; at += 64) {
-                _mm_prefetch((const char *)ahead + at, _MM_HINT_T1);
-            }
         }
         for (uint32_t c = 0; c < C; c++)
             acc[c] = _mm_setzero_ps();
         uint32_t b = 0;
         for (; b + 2 <= n / 32; b += 2) {
+            v4_fetch(rows[0] + 4 * b * f->bytes, 8 * f->bytes);
             direct_blocks(f, rows, x, scales, sums, b, true, C, acc);
         }
         if (b < n / 32) direct_blocks(f, rows, x, scales, sums, b, false, C, acc);
@@ -329,28 +327,28 @@ RG_INLINE void mul_format(const v4_small_format *f, const v4_job *j, uint32_t r0
     if (n > 0 && n <= 16) tile_strip(f, j, r, n, 1);
 }
 
-/* name, offset, mins */
+/* name, bytes of 32 values, offset, mins */
 #define FORMATS(X)                                                                                 \
-    X(q4_0, Q4_0, 8, false)                                                                        \
-    X(q4_1, Q4_1, 0, true)                                                                         \
-    X(q5_0, Q5_0, 16, false)                                                                       \
-    X(q5_1, Q5_1, 0, true)                                                                         \
-    X(q8_0, Q8_0, 128, false)                                                                      \
-    X(iq4_nl, IQ4_NL, 128, false)                                                                  \
-    X(mxfp4, MXFP4, 12, false)                                                                     \
-    X(q2_0, Q2_0, 1, false)
+    X(q4_0, Q4_0, 18, 8, false)                                                                    \
+    X(q4_1, Q4_1, 20, 0, true)                                                                     \
+    X(q5_0, Q5_0, 22, 16, false)                                                                   \
+    X(q5_1, Q5_1, 24, 0, true)                                                                     \
+    X(q8_0, Q8_0, 34, 128, false)                                                                  \
+    X(iq4_nl, IQ4_NL, 18, 128, false)                                                              \
+    X(mxfp4, MXFP4, 17, 12, false)                                                                 \
+    X(q2_0, Q2_0, 9, 1, false)
 
-#define DEFINE(name, id, offset_, mins_)                                                           \
+#define DEFINE(name, id, bytes_, offset_, mins_)                                                   \
     static void mul_##name(const v4_job *j, uint32_t r0, uint32_t r1) {                            \
         static const v4_small_format f = {                                                         \
-            .block = small_##name, .offset = (offset_), .mins = (mins_)};                          \
+            .block = small_##name, .bytes = (bytes_), .offset = (offset_), .mins = (mins_)};       \
         mul_format(&f, j, r0, r1);                                                                 \
     }
 FORMATS(DEFINE)
 
 bool rg_v4_mul_32(const v4_job *j, uint32_t r0, uint32_t r1) {
     switch (j->w->type) {
-#define CASE(name, id, offset, mins)                                                               \
+#define CASE(name, id, bytes, offset, mins)                                                        \
     case RG_TYPE_##id:                                                                             \
         mul_##name(j, r0, r1);                                                                     \
         return true;
