@@ -28,10 +28,10 @@ static inline float *v4_y_row(const v4_job *j, uint32_t i) {
 /* Bytes read ahead by direct forms, in memory order: 10 -> 21 GB/s a thread against hints a row. */
 #define V4_AHEAD 16384u
 
-/* Hints for `bytes` of weights as far as V4_AHEAD behind `at`; may name memory past the end. */
-static inline void v4_fetch(const uint8_t *at, size_t bytes) {
-    const uintptr_t from = ((uintptr_t)at + V4_AHEAD) & ~(uintptr_t)63;
-    const uintptr_t end = ((uintptr_t)at + bytes + V4_AHEAD) & ~(uintptr_t)63;
+/* Hints for `bytes` of weights `ahead` of `at`; may name memory past the end. */
+static inline void v4_fetch(const uint8_t *at, size_t bytes, size_t ahead) {
+    const uintptr_t from = ((uintptr_t)at + ahead) & ~(uintptr_t)63;
+    const uintptr_t end = ((uintptr_t)at + bytes + ahead) & ~(uintptr_t)63;
     for (uintptr_t line = from; line < end; line += 64)
         __builtin_prefetch((const void *)line, 0, 2);
 }
