@@ -43,7 +43,8 @@ static inline void v4_fetch(const uint8_t *at, size_t bytes, size_t ahead) {
 #define V4_TILE_SCRATCH (96u << 10)
 
 /* Rows [r0, r1) for all columns; false when the family has no form for the type. */
-bool rg_v4_mul_256(const v4_job *j, uint32_t r0, uint32_t r1);
+bool rg_v4_mul_k(const v4_job *j, uint32_t r0, uint32_t r1);
+bool rg_v4_mul_grid(const v4_job *j, uint32_t r0, uint32_t r1);
 bool rg_v4_mul_32(const v4_job *j, uint32_t r0, uint32_t r1);
 bool rg_v4_mul_float(const v4_job *j, uint32_t r0, uint32_t r1);
 

@@ -1,6 +1,10 @@
 /* AVX-512 products with 256-value blocks (K-quants, grids, iq4_xs): direct for few columns, by tile
- * for many. Block totals are exact integers, so the order inside a block is free.
+ * for many. Block totals are exact integers, so the order inside a block is free. Each source lists
+ * its formats and uses V4_DEFINE and V4_CASE.
  */
+#ifndef RG_KERNELS_V4_MUL_256_H
+#define RG_KERNELS_V4_MUL_256_H
+
 #include "kernels/cpu/x86/v4_rows.h"
 
 typedef v4_block v4_head_fn(const uint8_t *block);
@@ -343,23 +347,7 @@ RG_INLINE void strip(const void *format, const v4_job *j, uint32_t r, uint32_t n
     }
 }
 
-/* name, block bytes, group, offset, what else */
-#define FORMATS(X)                                                                                 \
-    X(q2_K, Q2_K, 84, 16, 0, .mins = true)                                                         \
-    X(q3_K, Q3_K, 110, 16, 4, .grid = false)                                                       \
-    X(q4_K, Q4_K, 144, 32, 0, .mins = true, .pairs = true)                                         \
-    X(q5_K, Q5_K, 176, 32, 0, .mins = true, .pairs = true)                                         \
-    X(q6_K, Q6_K, 210, 16, 32, .grid = false)                                                      \
-    X(iq1_s, IQ1_S, 50, 32, 16, .grid = false)                                                     \
-    X(iq1_m, IQ1_M, 56, 16, 16, .grid = false)                                                     \
-    X(iq2_xxs, IQ2_XXS, 66, 32, 0, .grid = true)                                                   \
-    X(iq2_xs, IQ2_XS, 74, 16, 0, .grid = true)                                                     \
-    X(iq2_s, IQ2_S, 82, 16, 0, .grid = true)                                                       \
-    X(iq3_xxs, IQ3_XXS, 98, 32, 0, .grid = true)                                                   \
-    X(iq3_s, IQ3_S, 110, 32, 0, .grid = true)                                                      \
-    X(iq4_xs, IQ4_XS, 136, 32, 128, .wide = true)
-
-#define DEFINE(name, id, bytes_, group_, offset_, ...)                                             \
+#define V4_DEFINE(name, id, bytes_, group_, offset_, ...)                                          \
     static void mul_##name(const v4_job *j, uint32_t r0, uint32_t r1) {                            \
         static const v4_format f = {.block_bytes = (bytes_),                                       \
                                     .head = v4_head_##name,                                        \
@@ -369,16 +357,10 @@ RG_INLINE void strip(const void *format, const v4_job *j, uint32_t r, uint32_t n
                                     __VA_ARGS__};                                                  \
         v4_rows(direct, strip, &f, j, r0, r1);                                                     \
     }
-FORMATS(DEFINE)
 
-bool rg_v4_mul_256(const v4_job *j, uint32_t r0, uint32_t r1) {
-    switch (j->w->type) {
-#define CASE(name, id, ...)                                                                        \
+#define V4_CASE(name, id, ...)                                                                     \
     case RG_TYPE_##id:                                                                             \
         mul_##name(j, r0, r1);                                                                     \
         return true;
-        FORMATS(CASE)
-    default:
-        return false;
-    }
-}
+
+#endif
