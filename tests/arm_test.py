@@ -48,7 +48,7 @@ def jobs(root, out):
         for path in sorted((src / "kernels/cpu/ref").glob("*.c")):
             found.append((path, f"{level}_{path.stem}", flags))
     for path in sorted((src / "kernels/cpu/arm").glob("*.c")):
-        found.append((path, path.stem, FORMS.get(path.stem, [])))
+        found.append((path, f"form_{path.stem}", FORMS.get(path.stem, [])))
     return [(source, out / f"{name}.o", flags) for source, name, flags in found]
 
 

@@ -3,6 +3,7 @@
  * that ref/codes.c defines. Included by the form of one level, which defines before
  *
  *     static inline row_vec row_table(row_vec table, row_vec index);  table[index], index < 16
+ *     static inline float row_half(uint16_t h);                        f16 by the CPU's conversion
  *
  * Formats: GGUF block definitions (quant.h).
  */
@@ -43,13 +44,18 @@ static inline uint64_t row_u64(const uint8_t *p) {
 }
 
 static inline float row_f16(const uint8_t *p) {
-    return rg_f16_to_f32(row_u16(p));
+    return row_half(row_u16(p));
 }
 
 static inline row_vec row_load(const void *p) {
     row_vec v;
     memcpy(&v, p, sizeof v);
     return v;
+}
+
+/* Two words of eight bytes; by way of memory the load would wait for both stores. */
+static inline row_vec row_of(uint64_t low, uint64_t high) {
+    return (row_vec)(row_words){low, high};
 }
 
 static inline void row_store(int8_t *q, row_vec v) {
@@ -59,16 +65,14 @@ static inline void row_store(int8_t *q, row_vec v) {
 /* 0xFF where one of 16 bits is set: the low eight in bytes 0..7. */
 static inline row_vec row_bits(uint32_t low, uint32_t high) {
     const uint64_t one = 0x0101010101010101u;
-    const uint64_t w[2] = {(low & 255) * one, (high & 255) * one};
     const row_vec bit = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
-    return (row_vec)((row_load(w) & bit) == bit);
+    return (row_vec)((row_of((low & 255) * one, (high & 255) * one) & bit) == bit);
 }
 
 /* Two words of eight magnitudes, negative where a bit of the sign bytes is set. */
 static inline void row_signed(int8_t *q, uint64_t g0, uint64_t g1, uint32_t s0, uint32_t s1) {
-    const uint64_t w[2] = {g0, g1};
     const row_vec minus = row_bits(s0, s1);
-    row_store(q, (row_load(w) ^ minus) - minus);
+    row_store(q, (row_of(g0, g1) ^ minus) - minus);
 }
 
 /* ---- 32-value blocks ------------------------------------------------------------------------- */
@@ -292,9 +296,8 @@ static inline void row_iq3_s(const uint8_t *b, int8_t *q, int16_t *scale) {
 /* Two ternary entries as 8 * value + shift. */
 static inline void row_ternary(int8_t *q, uint32_t i0, uint32_t i1, int shift0, int shift1) {
     const uint64_t one = 0x0101010101010101u;
-    const uint64_t w[2] = {rg_grid_iq1s[i0], rg_grid_iq1s[i1]};
-    const uint64_t s[2] = {(uint8_t)shift0 * one, (uint8_t)shift1 * one};
-    row_store(q, (row_load(w) << 3) + row_load(s));
+    const row_vec shift = row_of((uint8_t)shift0 * one, (uint8_t)shift1 * one);
+    row_store(q, (row_of(rg_grid_iq1s[i0], rg_grid_iq1s[i1]) << 3) + shift);
 }
 
 static inline void row_iq1_s(const uint8_t *b, int8_t *q, int16_t *scale) {
@@ -317,7 +320,7 @@ static inline float row_iq1_m(const uint8_t *b, int8_t *q, int16_t *scale) {
         row_ternary(q + 16 * s, b[2 * s] | (h & 7) << 8, b[2 * s + 1] | (h >> 4 & 7) << 8,
                     h & 8 ? -1 : 1, h & 128 ? -1 : 1);
     }
-    return rg_f16_to_f32((uint16_t)bits) * 0.125f;
+    return row_half((uint16_t)bits) * 0.125f;
 }
 
 static inline void row_iq4_xs(const uint8_t *b, int8_t *q, int16_t *scale) {

@@ -5,5 +5,6 @@
 #include <stdint.h>
 
 typedef uint8_t row_vec __attribute__((vector_size(16)));
+typedef uint64_t row_words __attribute__((vector_size(16)));
 
 #endif

@@ -1,5 +1,5 @@
-/* The product with smmla: two weight rows by two activation rows at a time. Lanes are (row 0, column
- * 0), (0, 1), (1, 0), (1, 1). Single rows and columns go by sdot, which these CPUs have too.
+/* The product with smmla: two weight rows by two activation rows at a time. Lanes are (row 0,
+ * column 0), (0, 1), (1, 0), (1, 1). Single rows and columns go by sdot, which these CPUs have too.
  */
 #include <arm_neon.h>
 
@@ -37,8 +37,7 @@ NEON_INLINE float32x4_t two_by_two_256(const row_codes w[2], const rg_act *x, si
     for (size_t b = 0; b < n / 256; b++) {
         int32x4_t total = vdupq_n_s32(0);
         for (size_t at = 256 * b; at < 256 * b + 256; at += 16) {
-            const int32x4_t dot =
-                mma16(vdupq_n_s32(0), w[0].q + at, w[1].q + at, y0 + at, y1 + at);
+            const int32x4_t dot = mma16(vdupq_n_s32(0), w[0].q + at, w[1].q + at, y0 + at, y1 + at);
             const int32_t k0 = w[0].scale[at / 16], k1 = w[1].scale[at / 16];
             const int32x4_t scale = {k0, k0, k1, k1};
             total = vmlaq_s32(total, dot, scale);
@@ -88,8 +87,8 @@ bool rg_neon_mul_i8mm(const neon_job *j, uint32_t r0, uint32_t r1) {
         }
         for (uint32_t i = 0; i < pairs; i += 2) {
             const uint32_t c0 = neon_x_row(j, i), c1 = neon_x_row(j, i + 1);
-            const float32x4_t acc = w[0].span == 256 ? two_by_two_256(w, j->x, c0, c1)
-                                                     : two_by_two_32(w, j->x, c0, c1);
+            const float32x4_t acc =
+                w[0].span == 256 ? two_by_two_256(w, j->x, c0, c1) : two_by_two_32(w, j->x, c0, c1);
             float *y0 = j->y + neon_y_at(j, i) + r, *y1 = j->y + neon_y_at(j, i + 1) + r;
             y0[0] = vgetq_lane_f32(acc, 0);
             y1[0] = vgetq_lane_f32(acc, 1);

@@ -12,6 +12,10 @@ static inline row_vec row_table(row_vec table, row_vec index) {
     return (row_vec)_mm_shuffle_epi8((__m128i)table, (__m128i)index);
 }
 
+static inline float row_half(uint16_t h) {
+    return _cvtsh_ss(h);
+}
+
 #include "kernels/cpu/row_codes.h"
 
 #define V3_INLINE static inline __attribute__((always_inline))
