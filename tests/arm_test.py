@@ -24,7 +24,10 @@ BASE = "alloc cpu log os_linux os_posix random status".split()
 TESTS = "mul_test quantize_test convert_test elementwise_test rows_test gdn_test".split()
 # A CPU without byte dot products, one with sdot, one with smmla: what each must report.
 CPUS = {"cortex-a72": 0, "neoverse-n1": 1, "max": 2}
-FORMS = {"neon_dotprod": ["-march=armv8.2-a+dotprod"], "neon_i8mm": ["-march=armv8.2-a+dotprod+i8mm"]}
+FORMS = {
+    "neon_dotprod": ["-march=armv8.2-a+dotprod"],
+    "neon_i8mm": ["-march=armv8.2-a+dotprod+i8mm"],
+}
 MAIN = """
 #include "base/base.h"
 int main(int argc, char **argv) {
@@ -55,7 +58,8 @@ def jobs(root, out):
 def compile_one(root, source, target, flags):
     """One object file; the compiler's words when it fails."""
     include = ["-I", root / "src", "-I", root / "include", "-I", root / "tests/arm"]
-    include += ["-I", root / "tests", f'-DRG_SOURCE_DIR="{root}"', f'-DRG_TEST_DATA="{root}/tests/data"']
+    include += ["-I", root / "tests"]
+    include += [f'-DRG_SOURCE_DIR="{root}"', f'-DRG_TEST_DATA="{root}/tests/data"']
     command = [CC, *FLAGS, *flags, *include, "-c", source, "-o", target]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stderr if done.returncode else ""
@@ -76,7 +80,8 @@ def build(root, out):
     programs = {}
     for name in [*TESTS, "probe"]:
         programs[name] = out / name
-        command = [CC, "-static", out / f"{name}.o", *library, "-o", programs[name], "-lm", "-lpthread"]
+        command = [CC, "-static", out / f"{name}.o", *library, "-o", programs[name]]
+        command += ["-lm", "-lpthread"]
         subprocess.run(command, check=True)
     return programs
 

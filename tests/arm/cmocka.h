@@ -1,4 +1,4 @@
-/* The part of cmocka that the tests of the kernels use, for a cross compiler without the library. */
+/* The part of cmocka that the tests of the kernels use, for cross compilers without the library. */
 #ifndef RG_TESTS_ARM_CMOCKA_H
 #define RG_TESTS_ARM_CMOCKA_H
 
@@ -11,7 +11,8 @@ struct CMUnitTest {
     void (*run)(void **state);
 };
 
-#define cmocka_unit_test(f) {#f, f}
+#define cmocka_unit_test(f)                                                                        \
+    { #f, f }
 #define print_message(...) ((void)printf(__VA_ARGS__))
 #define fail_msg(...)                                                                              \
     do {                                                                                           \
@@ -24,10 +25,10 @@ struct CMUnitTest {
     do {                                                                                           \
         if (!(c)) fail_msg("not true: %s", #c);                                                    \
     } while (0)
-#define assert_false(c)        assert_true(!(c))
-#define assert_non_null(p)     assert_true((p) != NULL)
-#define assert_int_equal(a, b) assert_true((a) == (b))
-#define assert_string_equal(a, b) assert_true(strcmp(a, b) == 0)
+#define assert_false(c)                  assert_true(!(c))
+#define assert_non_null(p)               assert_true((p) != NULL)
+#define assert_int_equal(a, b)           assert_true((a) == (b))
+#define assert_string_equal(a, b)        assert_true(strcmp(a, b) == 0)
 #define assert_memory_not_equal(a, b, n) assert_true(memcmp(a, b, n) != 0)
 
 /* Runs all in order; a failed one ends the program with 1. */

@@ -1,11 +1,6 @@
 /* A quantised row unpacked to signed bytes by 16-byte vectors, for levels with narrow registers:
  * codes apart from their sub-scales, so that byte products stay exact integers. Gives the integers
- * that ref/codes.c defines. Included by the form of one level, which defines before
- *
- *     static inline row_vec row_table(row_vec table, row_vec index);  table[index], index < 16
- *     static inline float row_half(uint16_t h);                        f16 by the CPU's conversion
- *
- * Formats: GGUF block definitions (quant.h).
+ * that ref/codes.c defines. Formats: GGUF block definitions (quant.h).
  */
 #ifndef RG_KERNELS_ROW_CODES_H
 #define RG_KERNELS_ROW_CODES_H

@@ -11,22 +11,8 @@
 
 #include <arm_neon.h>
 #include <math.h>
-#include <string.h>
 
 #include "kernels/cpu/arm/neon_mul.h"
-#include "kernels/cpu/row_vec.h"
-
-/* table[index], index < 16. */
-static inline row_vec row_table(row_vec table, row_vec index) {
-    return (row_vec)vqtbl1q_u8((uint8x16_t)table, (uint8x16_t)index);
-}
-
-static inline float row_half(uint16_t h) {
-    __fp16 f;
-    memcpy(&f, &h, sizeof f);
-    return (float)f;
-}
-
 #include "kernels/cpu/row_codes.h"
 
 #define NEON_INLINE static inline __attribute__((always_inline))

@@ -5,17 +5,6 @@
 #include <math.h>
 
 #include "kernels/cpu/levels.h"
-#include "kernels/cpu/row_vec.h"
-
-/* table[index], index < 16. */
-static inline row_vec row_table(row_vec table, row_vec index) {
-    return (row_vec)_mm_shuffle_epi8((__m128i)table, (__m128i)index);
-}
-
-static inline float row_half(uint16_t h) {
-    return _cvtsh_ss(h);
-}
-
 #include "kernels/cpu/row_codes.h"
 
 #define V3_INLINE static inline __attribute__((always_inline))
@@ -103,21 +92,48 @@ V3_INLINE float dot_blocks(const row_codes *w, const rg_act *x, size_t row, uint
     return acc;
 }
 
-/* A row with blocks of 32 against C activation rows. */
-V3_INLINE void dot_32(const row_codes *w, const rg_act *x, const uint32_t rows[4], uint32_t C,
-                      float acc[4]) {
+/* A row with blocks of 32 against four activation rows, a lane each. */
+V3_INLINE void dot_32_by_4(const row_codes *w, const rg_act *x, const uint32_t rows[4],
+                           float out[4]) {
+    const size_t n = x->n_in;
+    const int8_t *y[4];
+    const float *dx[4];
+    const int16_t *sums[4];
+    for (uint32_t c = 0; c < 4; c++) {
+        y[c] = x->codes + rows[c] * n;
+        dx[c] = x->scales + rows[c] * (n / 32);
+        sums[c] = x->sums + rows[c] * (n / 16);
+    }
+    __m128 acc = _mm_setzero_ps();
+    for (size_t b = 0; b < n / 32; b++) {
+        const __m256i q = load32(w->q + 32 * b), magnitude = _mm256_abs_epi8(q);
+        __m256i t[4];
+        for (uint32_t c = 0; c < 4; c++) {
+            t[c] = _mm256_madd_epi16(pair_sums(q, magnitude, y[c] + 32 * b), _mm256_set1_epi16(1));
+        }
+        const __m128 d = _mm_set_ps(dx[3][b], dx[2][b], dx[1][b], dx[0][b]);
+        acc = _mm_fmadd_ps(_mm_mul_ps(_mm_set1_ps(w->d[b]), d), _mm_cvtepi32_ps(sum_four(t)), acc);
+        if (!w->has_mins) continue;
+        int32_t two[4];
+        for (uint32_t c = 0; c < 4; c++)
+            memcpy(&two[c], sums[c] + 2 * b, sizeof two[c]);
+        const __m128i pairs = _mm_set_epi32(two[3], two[2], two[1], two[0]);
+        const __m128 sum = _mm_cvtepi32_ps(_mm_madd_epi16(pairs, _mm_set1_epi16(1)));
+        acc = _mm_fmadd_ps(_mm_mul_ps(_mm_set1_ps(w->m[b]), d), sum, acc);
+    }
+    _mm_storeu_ps(out, acc);
+}
+
+/* A row with blocks of 32 against one activation row. */
+V3_INLINE float dot_32(const row_codes *w, const rg_act *x, size_t row) {
     const uint32_t blocks = x->n_in / 32;
-    for (uint32_t c = 0; c < C; c++)
-        acc[c] = 0.0f;
+    float acc = 0.0f;
     uint32_t b = 0;
-    for (; b + 4 <= blocks; b += 4) {
-        for (uint32_t c = 0; c < C; c++)
-            acc[c] = dot_blocks(w, x, rows[c], b, 4, acc[c]);
-    }
-    for (; b < blocks; b++) {
-        for (uint32_t c = 0; c < C; c++)
-            acc[c] = dot_blocks(w, x, rows[c], b, 1, acc[c]);
-    }
+    for (; b + 4 <= blocks; b += 4)
+        acc = dot_blocks(w, x, row, b, 4, acc);
+    for (; b < blocks; b++)
+        acc = dot_blocks(w, x, row, b, 1, acc);
+    return acc;
 }
 
 /* One unpacked row against all activation rows. */
@@ -133,14 +149,14 @@ static void row_columns(const row_codes *w, const rg_act *x, const uint32_t *x_r
             if (w->span == 256) {
                 dot_256(w, x, rows, 4, acc);
             } else {
-                dot_32(w, x, rows, 4, acc);
+                dot_32_by_4(w, x, rows, acc);
             }
         } else {
             for (uint32_t c = 0; c < C; c++) {
                 if (w->span == 256) {
                     dot_256(w, x, rows + c, 1, acc + c);
                 } else {
-                    dot_32(w, x, rows + c, 1, acc + c);
+                    acc[c] = dot_32(w, x, rows[c]);
                 }
             }
         }
