@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "forge/forge.h"
-#include "cli/cli.h"
+#include "cli/draft_print.h"
 
 typedef struct run_output {
     const cli_options *opt;
@@ -117,6 +117,13 @@ static int print_json(const rg_session *session, const run_output *o, const rg_g
         json_object_set_new(root, "moce_changed", json_integer((json_int_t)r->moce.routes_changed));
         json_object_set_new(root, "moce_mass_moved", json_real(r->moce.mass_moved));
     }
+    rg_draft_stats d;
+    rg_session_get_draft_stats(session, &d);
+    if (root && o->opt->draft != RG_DRAFT_OFF) {
+        json_object_set_new(root, "draft_offered", json_integer((json_int_t)d.offered));
+        json_object_set_new(root, "draft_accepted", json_integer((json_int_t)d.accepted));
+        json_object_set_new(root, "draft", cli_draft_json(&d));
+    }
     if (!root || json_dumpf(root, stdout, JSON_INDENT(2)) != 0) {
         json_decref(root);
         const rg_status st = {.code = RG_NOMEM, .message = "cannot write JSON"};
@@ -169,7 +176,7 @@ int cli_run(const cli_options *opt) {
     int code = CLI_FAILURE;
     if (cli_open_engine(opt, &engine, &st) == RG_OK &&
         prompt_ids(engine, opt, &ids, &n, &st) == RG_OK) {
-        const rg_session_options so = {.n_ctx = context_for(engine, opt, n), .kv = opt->kv};
+        const rg_session_options so = cli_session_options(opt, context_for(engine, opt, n));
         if (rg_session_create(&session, engine, &so, &st) == RG_OK) {
             cli_cancel_on_interrupt(session);
             code = generate(session, opt, ids, n, &st);
