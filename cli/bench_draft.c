@@ -158,8 +158,7 @@ static rg_code take_prompt(draft_job *job, rg_status *st) {
     if (!opt->file) {
         job->prompt = rg_alloc(opt->n_prompt, sizeof *job->prompt, st);
         for (uint32_t i = 0; job->prompt && i < opt->n_prompt; i++) {
-            job->prompt[i] =
-                (int32_t)(rg_random_u64(opt->sampling.seed, i) % job->info.n_vocab);
+            job->prompt[i] = (int32_t)(rg_random_u64(opt->sampling.seed, i) % job->info.n_vocab);
         }
         return job->prompt ? RG_OK : RG_NOMEM;
     }
@@ -273,9 +272,9 @@ static int print_json(const draft_job *job) {
                             "window_over_plain", one > 0 ? per(w.window_ns, w.n) / one : 0.0,
                             "draft", cli_draft_json(&arm->sum)));
     }
-    json_t *root = json_pack("{s:o, s:i, s:i, s:i}", "arms", arms, "n_prompt",
-                             (int)job->opt->n_prompt, "n_gen", (int)job->opt->n_gen, "reps",
-                             (int)job->opt->reps);
+    json_t *root =
+        json_pack("{s:o, s:i, s:i, s:i}", "arms", arms, "n_prompt", (int)job->opt->n_prompt,
+                  "n_gen", (int)job->opt->n_gen, "reps", (int)job->opt->reps);
     const bool good = root && json_dumpf(root, stdout, JSON_INDENT(2)) == 0;
     json_decref(root);
     if (good) {

@@ -35,8 +35,7 @@ void cli_print_drafts(const rg_session *session) {
         if (!w.n) continue;
         fprintf(stderr, "; %s %llu windows, %.2f tokens each", rg_draft_source_text(i),
                 (unsigned long long)w.n, per(w.tokens, w.n));
-        if (i == RG_SOURCE_MTP)
-            fprintf(stderr, ", %.2f ms drafting", per(w.draft_ns, w.n) * 1e-6);
+        if (i == RG_SOURCE_MTP) fprintf(stderr, ", %.2f ms drafting", per(w.draft_ns, w.n) * 1e-6);
     }
     fprintf(stderr, "; a window of 1 row %.2f ms, of 2 %.2f, of 4 %.2f, of 8 %.2f",
             s.window_ns[1] * 1e-6, s.window_ns[2] * 1e-6, s.window_ns[4] * 1e-6,
@@ -55,10 +54,9 @@ static json_t *numbers(const double *x, size_t n) {
 static json_t *window_json(uint32_t source, uint32_t n, const rg_draft_windows *w) {
     return json_pack("{s:s, s:i, s:I, s:I, s:f, s:f, s:f, s:f, s:I}", "source",
                      rg_draft_source_text(source), "drafts", (int)n, "windows", (json_int_t)w->n,
-                     "tokens", (json_int_t)w->tokens, "window_ms",
-                     per(w->window_ns, w->n) * 1e-6, "draft_ms", per(w->draft_ns, w->n) * 1e-6,
-                     "experts", per(w->experts, w->n), "read_bytes", per(w->read_bytes, w->n),
-                     "waves", (json_int_t)w->waves);
+                     "tokens", (json_int_t)w->tokens, "window_ms", per(w->window_ns, w->n) * 1e-6,
+                     "draft_ms", per(w->draft_ns, w->n) * 1e-6, "experts", per(w->experts, w->n),
+                     "read_bytes", per(w->read_bytes, w->n), "waves", (json_int_t)w->waves);
 }
 
 json_t *cli_draft_json(const rg_draft_stats *s) {
@@ -76,8 +74,7 @@ json_t *cli_draft_json(const rg_draft_stats *s) {
         }
         if (!n_rate) continue;
         json_object_set_new(accepted, rg_draft_source_text(i), numbers(rate, n_rate));
-        json_object_set_new(chance, rg_draft_source_text(i),
-                            numbers(s->chance[i], RG_DRAFTS_MAX));
+        json_object_set_new(chance, rg_draft_source_text(i), numbers(s->chance[i], RG_DRAFTS_MAX));
     }
     double ms[RG_DRAFTS_MAX + 1];
     for (size_t i = 0; i <= RG_DRAFTS_MAX; i++)

@@ -296,19 +296,28 @@ static bool set_plain(const flag *f, const char *text, cli_options *o) {
                     {"json", &o->json},           {"fused", &o->fused},
                     {"overwrite", &o->overwrite}, {"quick", &o->quick},
                     {"mlock", &o->mlock},         {"cold", &o->cold},
-                    {"generate", &o->generate}, {"draft-fixed", &o->draft_fixed}};
+                    {"generate", &o->generate},   {"draft-fixed", &o->draft_fixed}};
     const struct {
         const char *name;
         const char **to;
-    } strings[] = {{"save", &o->save},         {"csv", &o->csv},
-                   {"prompt", &o->prompt},     {"file", &o->file},
-                   {"ids", &o->ids},           {"system", &o->system},
-                   {"out", &o->out},           {"chat-template", &o->chat_template},
-                   {"ref", &o->ref},           {"dump", &o->dump},
-                   {"dump-ref", &o->dump_ref}, {"faults", &o->faults},
-                   {"preset", &o->preset},     {"default-type", &o->type_default},
-                   {"pack", &o->pack},         {"reasoning-effort", &o->effort},
-                   {"trace", &o->trace},       {"profile", &o->profile},
+    } strings[] = {{"save", &o->save},
+                   {"csv", &o->csv},
+                   {"prompt", &o->prompt},
+                   {"file", &o->file},
+                   {"ids", &o->ids},
+                   {"system", &o->system},
+                   {"out", &o->out},
+                   {"chat-template", &o->chat_template},
+                   {"ref", &o->ref},
+                   {"dump", &o->dump},
+                   {"dump-ref", &o->dump_ref},
+                   {"faults", &o->faults},
+                   {"preset", &o->preset},
+                   {"default-type", &o->type_default},
+                   {"pack", &o->pack},
+                   {"reasoning-effort", &o->effort},
+                   {"trace", &o->trace},
+                   {"profile", &o->profile},
                    {"draft-model", &o->draft_model}};
     for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) {
         if (is(f, switches[i].name)) {

@@ -56,7 +56,8 @@ void cli_print_profile(const rg_engine *engine, const rg_session *session) {
             "weights %.1f MiB, state %.1f MiB, peak %.1f MiB, %llu major faults\n",
             info.load_ms, (unsigned long long)s.prefill_tokens,
             rate(s.prefill_tokens, s.prefill_ms), s.ttft_ms, (unsigned long long)s.decode_tokens,
-            rate(s.decode_tokens, s.decode_ms), drafts, m.compute_ms, m.wait_ms, m.host_ms, info.n_threads,
-            info.cpu_level, (double)info.weight_bytes / 0x1p20, (double)s.state_bytes / 0x1p20,
-            (double)m.rss_peak_bytes / 0x1p20, (unsigned long long)m.major_faults);
+            rate(s.decode_tokens, s.decode_ms), drafts, m.compute_ms, m.wait_ms, m.host_ms,
+            info.n_threads, info.cpu_level, (double)info.weight_bytes / 0x1p20,
+            (double)s.state_bytes / 0x1p20, (double)m.rss_peak_bytes / 0x1p20,
+            (unsigned long long)m.major_faults);
 }

@@ -52,6 +52,7 @@ rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const rg_model *model
     core->hp = &model->hp;
     core->ops = rg_ops_get(opt->level);
     core->opt = *opt;
+    rg_governor_memory_init(&core->drafts);
     core->chunk = opt->chunk ? opt->chunk : RG_CHUNK_DEFAULT;
     const int n_threads = opt->n_threads ? opt->n_threads : rg_cpu_count();
     RG_GO(rg_pool_create(&core->pool, n_threads, st));

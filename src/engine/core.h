@@ -208,6 +208,7 @@ struct rg_core {
     uint32_t *route_rows; /* [n_layer + n_mtp] rows recorded there */
     uint32_t *touched;    /* the same items in one list */
     rg_trace *trace;      /* NULL: nothing is recorded */
+    rg_governor_memory drafts;
     /* First layer's experts by the usage profile, best first. */
     uint32_t first_guess[RG_GUESSES_MAX];
     uint32_t n_first_guess;

@@ -9,9 +9,11 @@
 #define SAMPLE_MAX     3.0 /* times the mean: one hiccup moves it by a quarter at most */
 #define FADE           0.98
 #define PRIOR_WEIGHT   2.0
-#define PATIENCE_FIRST 16u
+#define TEXT_WEIGHT    8.0 /* of what other texts were like */
+#define PATIENCE_FIRST 8u
+#define KNOWN_DRAFTS   4u
 #define PATIENCE_MAX   1024u
-#define TRIAL_WINDOWS  3u
+#define TRIAL_WINDOWS  2u
 #define PLAIN_PERIOD   128u /* windows with drafts until a plain one is measured again */
 #define REST_WINDOWS   4u   /* the draft block rests when it was not used for so many */
 #define CALM_WINDOWS   256u /* until one more row is tried */
@@ -36,35 +38,40 @@ uint32_t rg_confidence_of_lead(float lead) {
     return c;
 }
 
-void rg_governor_init(rg_governor *g, const rg_governor_options *opt) {
-    RG_ASSERT(opt->draft_max >= 1);
-    RG_ASSERT(opt->draft_max <= RG_DRAFT_MAX);
-    *g = (rg_governor){.opt = *opt, .rows_max = RG_VERIFY_ROWS};
+void rg_governor_memory_init(rg_governor_memory *m) {
+    *m = (rg_governor_memory){.rows_max = RG_VERIFY_ROWS};
     for (uint32_t s = 0; s < RG_SOURCE_COUNT; s++) {
-        g->patience[s] = PATIENCE_FIRST;
+        m->patience[s] = PATIENCE_FIRST;
         for (uint32_t c = 0; c < RG_CONFIDENCES; c++) {
             const double p = s == RG_SOURCE_MTP ? believed_lead[c] : believed_match[c];
-            g->by_confidence[s][c] = (rg_hit_rate){p * PRIOR_WEIGHT, PRIOR_WEIGHT};
+            m->rates.by_confidence[s][c] = (rg_hit_rate){p * PRIOR_WEIGHT, PRIOR_WEIGHT};
         }
         for (uint32_t i = 0; i < RG_DRAFT_MAX; i++)
-            g->by_position[s][i] = (rg_hit_rate){0.6 * PRIOR_WEIGHT, PRIOR_WEIGHT};
+            m->rates.by_position[s][i] = (rg_hit_rate){0.6 * PRIOR_WEIGHT, PRIOR_WEIGHT};
     }
 }
 
-static void fade(rg_hit_rate *r, double by) {
-    if (r->all * by < PRIOR_WEIGHT) return;
-    r->right *= by;
-    r->all *= by;
+void rg_governor_init(rg_governor *g, const rg_governor_options *opt, rg_governor_memory *m) {
+    RG_ASSERT(opt->draft_max >= 1);
+    RG_ASSERT(opt->draft_max <= RG_DRAFT_MAX);
+    *g = (rg_governor){.opt = *opt, .m = m};
+    rg_governor_new_text(g);
+}
+
+/* Keeps the rate, with the weight of a few drafts. */
+static void lighten(rg_hit_rate *r) {
+    if (r->all <= TEXT_WEIGHT) return;
+    r->right *= TEXT_WEIGHT / r->all;
+    r->all = TEXT_WEIGHT;
 }
 
 void rg_governor_new_text(rg_governor *g) {
+    g->rates = g->m->rates;
     for (uint32_t s = 0; s < RG_SOURCE_COUNT; s++) {
-        g->patience[s] = PATIENCE_FIRST;
-        g->idle[s] = 0;
         for (uint32_t c = 0; c < RG_CONFIDENCES; c++)
-            fade(&g->by_confidence[s][c], 0.25);
+            lighten(&g->rates.by_confidence[s][c]);
         for (uint32_t i = 0; i < RG_DRAFT_MAX; i++)
-            fade(&g->by_position[s][i], 0.25);
+            lighten(&g->rates.by_position[s][i]);
     }
     g->trial = 0;
 }
@@ -76,11 +83,12 @@ static double share(const rg_hit_rate *r) {
 }
 
 double rg_governor_rate(const rg_governor *g, rg_draft_source source, uint32_t position) {
-    return share(&g->by_position[source][position < RG_DRAFT_MAX ? position : RG_DRAFT_MAX - 1]);
+    return share(
+        &g->rates.by_position[source][position < RG_DRAFT_MAX ? position : RG_DRAFT_MAX - 1]);
 }
 
 double rg_governor_window_ns(const rg_governor *g, uint32_t rows) {
-    const double *seen = g->window_ns;
+    const double *seen = g->m->window_ns;
     if (seen[rows] > 0) return seen[rows];
     const double plain = seen[1];
     if (!(plain > 0) || rows <= 1) return plain;
@@ -98,10 +106,10 @@ double rg_governor_window_ns(const rg_governor *g, uint32_t rows) {
 }
 
 static double first_ns(const rg_governor *g) {
-    return g->first_ns > 0 ? g->first_ns : DRAFT_DEFAULT * g->window_ns[1];
+    return g->m->first_ns > 0 ? g->m->first_ns : DRAFT_DEFAULT * g->m->window_ns[1];
 }
 static double chain_ns(const rg_governor *g) {
-    return g->chain_ns > 0 ? g->chain_ns : first_ns(g);
+    return g->m->chain_ns > 0 ? g->m->chain_ns : first_ns(g);
 }
 
 /* A number of drafts, and the tokens a second expected of it. */
@@ -116,7 +124,7 @@ static bid bid_plain(const rg_governor *g) {
 
 /* Chance that draft i is right when those before it are. */
 static double chance_suffix(const rg_governor *g, uint32_t match, uint32_t i) {
-    return share(&g->by_confidence[RG_SOURCE_SUFFIX][rg_confidence_of_match(match + i)]);
+    return share(&g->rates.by_confidence[RG_SOURCE_SUFFIX][rg_confidence_of_match(match + i)]);
 }
 
 static bid bid_of(const rg_governor *g, rg_draft_source source, uint32_t match, uint32_t n_max) {
@@ -138,7 +146,7 @@ uint32_t rg_governor_trim(const rg_governor *g, const uint32_t *confidence, uint
     uint32_t best = 0;
     double all = 1.0, tokens = 1.0, rate = bid_plain(g).rate;
     for (uint32_t i = 0; i < n; i++) {
-        all *= share(&g->by_confidence[RG_SOURCE_MTP][confidence[i]]);
+        all *= share(&g->rates.by_confidence[RG_SOURCE_MTP][confidence[i]]);
         tokens += all;
         const double r = tokens / rg_governor_window_ns(g, i + 2);
         if (r <= rate) continue;
@@ -153,7 +161,7 @@ bool rg_governor_go_on(const rg_governor *g, const uint32_t *confidence, uint32_
     if (g->opt.fixed) return true;
     double all = 1.0, tokens = 1.0;
     for (uint32_t i = 0; i < n; i++) {
-        all *= share(&g->by_confidence[RG_SOURCE_MTP][confidence[i]]);
+        all *= share(&g->rates.by_confidence[RG_SOURCE_MTP][confidence[i]]);
         tokens += all;
     }
     const double now = tokens / rg_governor_window_ns(g, n + 1);
@@ -166,11 +174,16 @@ bool rg_governor_go_on(const rg_governor *g, const uint32_t *confidence, uint32_
 
 /* A source that was not chosen for long is tried; the better it did, the sooner. */
 static bool is_due(rg_governor *g, rg_draft_source source) {
-    if (++g->idle[source] < g->patience[source]) return false;
-    g->idle[source] = 0;
-    g->patience[source] *= 2;
-    if (g->patience[source] > PATIENCE_MAX) g->patience[source] = PATIENCE_MAX;
+    if (++g->m->idle[source] < g->m->patience[source]) return false;
+    g->m->idle[source] = 0;
+    g->m->patience[source] *= 2;
+    if (g->m->patience[source] > PATIENCE_MAX) g->m->patience[source] = PATIENCE_MAX;
     return true;
+}
+
+/* Whether enough was seen of a source to rely on it. */
+static bool is_known(const rg_governor *g, rg_draft_source source) {
+    return g->m->seen[source] >= KNOWN_DRAFTS;
 }
 
 static rg_governor_plan choose_fixed(const rg_governor *g, uint32_t match, uint32_t n) {
@@ -181,8 +194,8 @@ static rg_governor_plan choose_fixed(const rg_governor *g, uint32_t match, uint3
 
 /* The source is worth its time: it is tried soon when it stops being the best. */
 static rg_governor_plan take(rg_governor *g, rg_draft_source source, uint32_t n) {
-    g->idle[source] = 0;
-    g->patience[source] = PATIENCE_FIRST;
+    g->m->idle[source] = 0;
+    g->m->patience[source] = PATIENCE_FIRST;
     return (rg_governor_plan){source, n};
 }
 
@@ -190,9 +203,9 @@ rg_governor_plan rg_governor_choose(rg_governor *g, uint32_t match, uint32_t n_m
     const rg_governor_plan none = {RG_SOURCE_NONE, 0};
     if (n_max > g->opt.draft_max) n_max = g->opt.draft_max;
     if (g->opt.fixed) return choose_fixed(g, match, n_max);
-    if (n_max > g->rows_max - 1) n_max = g->rows_max - 1;
-    if (!n_max || !(g->window_ns[1] > 0)) return none;
-    if (g->since_plain >= PLAIN_PERIOD) return none;
+    if (n_max > g->m->rows_max - 1) n_max = g->m->rows_max - 1;
+    if (!n_max || !(g->m->window_ns[1] > 0)) return none;
+    if (g->m->since_plain >= PLAIN_PERIOD) return none;
     if (g->trial) {
         g->trial--;
         return (rg_governor_plan){RG_SOURCE_MTP, 1};
@@ -201,8 +214,10 @@ rg_governor_plan rg_governor_choose(rg_governor *g, uint32_t match, uint32_t n_m
     const bid plain = bid_plain(g);
     const bid suffix = has_suffix ? bid_of(g, RG_SOURCE_SUFFIX, match, n_max) : (bid){0};
     const bid mtp = g->opt.mtp ? bid_of(g, RG_SOURCE_MTP, 0, n_max) : (bid){0};
-    const bool use_suffix = suffix.rate > plain.rate * MARGIN && suffix.rate >= mtp.rate;
-    const bool use_mtp = !use_suffix && mtp.rate > plain.rate * MARGIN;
+    const bool good_mtp = mtp.rate > plain.rate * MARGIN && is_known(g, RG_SOURCE_MTP);
+    const bool use_suffix = suffix.rate > plain.rate * MARGIN && is_known(g, RG_SOURCE_SUFFIX) &&
+                            (!good_mtp || suffix.rate >= mtp.rate);
+    const bool use_mtp = good_mtp && !use_suffix;
     if (has_suffix && !use_suffix && is_due(g, RG_SOURCE_SUFFIX)) {
         return (rg_governor_plan){RG_SOURCE_SUFFIX, n_max < 2 ? n_max : 2};
     }
@@ -215,7 +230,7 @@ rg_governor_plan rg_governor_choose(rg_governor *g, uint32_t match, uint32_t n_m
 }
 
 bool rg_governor_mtp_rests(const rg_governor *g) {
-    return !g->opt.mtp || (!g->opt.fixed && !g->trial && g->idle[RG_SOURCE_MTP] > REST_WINDOWS);
+    return !g->opt.mtp || (!g->opt.fixed && !g->trial && g->unused > REST_WINDOWS);
 }
 
 /* ---- learning ------------------------------------------------------------------------------- */
@@ -230,7 +245,10 @@ static void learn_time(double *mean, double ns) {
 }
 
 static void learn_hit(rg_hit_rate *r, bool right) {
-    fade(r, FADE);
+    if (r->all > TEXT_WEIGHT) {
+        r->right *= FADE;
+        r->all *= FADE;
+    }
     r->right += right;
     r->all += 1;
 }
@@ -238,29 +256,35 @@ static void learn_hit(rg_hit_rate *r, bool right) {
 /* Fewer rows when their experts did not fit; one more is tried after a calm while. */
 static void learn_fit(rg_governor *g, const rg_governor_window *w) {
     if (w->waves && w->n) {
-        g->rows_max = w->n < g->rows_max ? w->n : g->rows_max;
-        g->calm = 0;
-    } else if (++g->calm >= CALM_WINDOWS && g->rows_max < RG_VERIFY_ROWS) {
-        g->rows_max++;
-        g->calm = 0;
+        g->m->rows_max = w->n < g->m->rows_max ? w->n : g->m->rows_max;
+        g->m->calm = 0;
+    } else if (++g->m->calm >= CALM_WINDOWS && g->m->rows_max < RG_VERIFY_ROWS) {
+        g->m->rows_max++;
+        g->m->calm = 0;
     }
 }
 
 void rg_governor_learn(rg_governor *g, const rg_governor_window *w) {
     RG_ASSERT(w->n <= RG_DRAFT_MAX);
     RG_ASSERT(w->right <= w->n);
-    learn_time(&g->window_ns[w->n + 1], (double)w->window_ns);
-    g->since_plain = w->n ? g->since_plain + 1 : 0;
+    learn_time(&g->m->window_ns[w->n + 1], (double)w->window_ns);
+    g->m->since_plain = w->n ? g->m->since_plain + 1 : 0;
     learn_fit(g, w);
-    if (w->source == RG_SOURCE_MTP && w->n_made == 1) learn_time(&g->first_ns, (double)w->draft_ns);
+    if (w->source == RG_SOURCE_MTP && w->n_made == 1)
+        learn_time(&g->m->first_ns, (double)w->draft_ns);
     if (w->source == RG_SOURCE_MTP && w->n_made > 1) {
         const double rest = (double)w->draft_ns - first_ns(g);
-        if (rest > 0) learn_time(&g->chain_ns, rest / (w->n_made - 1));
-        if (!(g->first_ns > 0)) g->first_ns = (double)w->draft_ns / w->n_made;
+        if (rest > 0) learn_time(&g->m->chain_ns, rest / (w->n_made - 1));
+        if (!(g->m->first_ns > 0)) g->m->first_ns = (double)w->draft_ns / w->n_made;
     }
+    g->unused = w->source == RG_SOURCE_MTP ? 0 : g->unused + 1;
+    g->m->seen[w->source] += w->n;
     /* Behind the first wrong draft nothing is known. */
     for (uint32_t i = 0; i < w->n && i <= w->right; i++) {
-        learn_hit(&g->by_position[w->source][i], i < w->right);
-        learn_hit(&g->by_confidence[w->source][w->confidence[i]], i < w->right);
+        rg_hit_rates *both[2] = {&g->rates, &g->m->rates};
+        for (uint32_t k = 0; k < 2; k++) {
+            learn_hit(&both[k]->by_position[w->source][i], i < w->right);
+            learn_hit(&both[k]->by_confidence[w->source][w->confidence[i]], i < w->right);
+        }
     }
 }

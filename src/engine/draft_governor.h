@@ -27,23 +27,36 @@ typedef struct rg_hit_rate {
     double right, all;
 } rg_hit_rate;
 
-typedef struct rg_governor {
-    rg_governor_options opt;
+typedef struct rg_hit_rates {
+    rg_hit_rate by_confidence[RG_SOURCE_COUNT][RG_CONFIDENCES];
+    rg_hit_rate by_position[RG_SOURCE_COUNT][RG_DRAFT_MAX];
+} rg_hit_rates;
+
+/* What all sequences of an engine learn together. */
+typedef struct rg_governor_memory {
     /* Windows of T rows: mean time; 0 = never seen. */
     double window_ns[RG_VERIFY_ROWS + 1];
     double first_ns, chain_ns; /* of the first draft of the draft block, and of each further one */
-    rg_hit_rate by_confidence[RG_SOURCE_COUNT][RG_CONFIDENCES];
-    rg_hit_rate by_position[RG_SOURCE_COUNT][RG_DRAFT_MAX];
+    rg_hit_rates rates;
     uint32_t rows_max; /* lowered by unions that exceed the arena */
     uint32_t calm;     /* windows since rows_max changed */
     /* Windows without a source until it is tried again; doubles while it does not pay. */
     uint32_t idle[RG_SOURCE_COUNT], patience[RG_SOURCE_COUNT];
-    uint32_t trial;       /* windows of a trial that are left */
-    uint32_t since_plain; /* windows since one without drafts */
+    uint64_t seen[RG_SOURCE_COUNT]; /* drafts */
+    uint32_t since_plain;           /* windows since one without drafts */
+} rg_governor_memory;
+
+typedef struct rg_governor {
+    rg_governor_options opt;
+    rg_governor_memory *m; /* borrowed */
+    rg_hit_rates rates;    /* of this text, beginning with what others were like */
+    uint32_t trial;        /* windows of a trial that are left */
+    uint32_t unused;       /* windows since the draft block drafted */
 } rg_governor;
 
-void rg_governor_init(rg_governor *g, const rg_governor_options *opt);
-/* The drafts of another text: rates start again, times stay. */
+void rg_governor_memory_init(rg_governor_memory *m);
+void rg_governor_init(rg_governor *g, const rg_governor_options *opt, rg_governor_memory *m);
+/* Another text begins. */
 void rg_governor_new_text(rg_governor *g);
 
 /* Confidence of suffix drafts by length of the match; of the draft block by the lead of its best

@@ -47,7 +47,7 @@ rg_code rg_drafter_create(rg_drafter **out, rg_core *core, rg_seq *seq,
                                           opt->mode != RG_DRAFT_OFF,
                                    .suffix = uses_suffix(opt),
                                    .fixed = opt->fixed};
-    rg_governor_init(&d->governor, &g);
+    rg_governor_init(&d->governor, &g, &core->drafts);
     if (uses_suffix(opt) && rg_suffix_create(&d->suffix, (size_t)seq->opt.n_ctx + 1, st) != RG_OK) {
         rg_drafter_destroy(d);
         return RG_NOMEM;
@@ -247,5 +247,5 @@ void rg_drafter_stats_get(const rg_drafter *d, rg_draft_stats *out) {
         for (uint32_t i = 0; i < RG_DRAFT_MAX; i++)
             out->chance[s][i] = rg_governor_rate(&d->governor, (rg_draft_source)s, i);
     }
-    out->rows_max = d->governor.rows_max;
+    out->rows_max = d->governor.m->rows_max;
 }
