@@ -48,6 +48,7 @@ typedef struct cli_options {
     rg_draft_mode draft;
     uint32_t draft_max; /* 0 = default */
     bool draft_fixed;
+    bool logits_hash; /* of the logits that tokens were chosen from */
     const char *draft_model;
     bool mtp_stream_norm;
     float moce;

@@ -1,6 +1,7 @@
 /* regolith run: one generation. */
 #include <jansson.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "forge/forge.h"
 #include "cli/draft_print.h"
@@ -10,8 +11,10 @@ typedef struct run_output {
     rg_buf text; /* for --json */
     int32_t *ids;
     size_t n_ids, cap;
-    bool failed; /* no memory for the JSON */
-    bool shown;  /* something went to standard output */
+    bool failed;        /* no memory for the JSON */
+    bool shown;         /* something went to standard output */
+    XXH3_state_t *hash; /* of the logits; NULL: not wanted */
+    size_t n_vocab;
 } run_output;
 
 static rg_str str_of(const char *s) {
@@ -50,6 +53,13 @@ static bool on_token(void *user, int32_t id) {
         return cli_flush();
     }
     return true;
+}
+
+static rg_code on_logits(void *user, uint32_t position, const float *logits, rg_status *st) {
+    const run_output *o = user;
+    (void)position, (void)st;
+    XXH3_128bits_update(o->hash, logits, o->n_vocab * sizeof *logits);
+    return RG_OK;
 }
 
 /* The prompt text: raw, or one user turn under the chat template. */
@@ -117,6 +127,13 @@ static int print_json(const rg_session *session, const run_output *o, const rg_g
         json_object_set_new(root, "moce_changed", json_integer((json_int_t)r->moce.routes_changed));
         json_object_set_new(root, "moce_mass_moved", json_real(r->moce.mass_moved));
     }
+    if (root && o->hash) {
+        const XXH128_hash_t h = XXH3_128bits_digest(o->hash);
+        char text[33];
+        snprintf(text, sizeof text, "%016llx%016llx", (unsigned long long)h.high64,
+                 (unsigned long long)h.low64);
+        json_object_set_new(root, "logits_hash", json_string(text));
+    }
     rg_draft_stats d;
     rg_session_get_draft_stats(session, &d);
     if (root && o->opt->draft != RG_DRAFT_OFF) {
@@ -135,8 +152,9 @@ static int print_json(const rg_session *session, const run_output *o, const rg_g
 }
 
 static int generate(rg_session *session, const cli_options *opt, const int32_t *ids, size_t n,
-                    rg_status *st) {
-    run_output o = {.opt = opt};
+                    size_t n_vocab, rg_status *st) {
+    run_output o = {.opt = opt, .n_vocab = n_vocab};
+    if (opt->logits_hash && (o.hash = XXH3_createState())) XXH3_128bits_reset(o.hash);
     const rg_generate_options g = {.sampling = opt->sampling,
                                    .moce = opt->moce,
                                    .moce_slots = opt->moce_slots,
@@ -147,6 +165,7 @@ static int generate(rg_session *session, const cli_options *opt, const int32_t *
                                    .n_stop = opt->n_stop,
                                    .on_token = on_token,
                                    .on_text = on_text,
+                                   .on_logits = o.hash ? on_logits : NULL,
                                    .user = &o};
     rg_generate_result result = {0};
     rg_code rc = rg_session_eval(session, ids, n, 0, NULL, NULL, st);
@@ -162,6 +181,7 @@ static int generate(rg_session *session, const cli_options *opt, const int32_t *
     if (rc == RG_OK && opt->moce > 0) cli_print_moce(&result.moce, opt->moce);
     rg_buf_deinit(&o.text);
     rg_free(o.ids);
+    XXH3_freeState(o.hash);
     return code;
 }
 
@@ -179,7 +199,9 @@ int cli_run(const cli_options *opt) {
         const rg_session_options so = cli_session_options(opt, context_for(engine, opt, n));
         if (rg_session_create(&session, engine, &so, &st) == RG_OK) {
             cli_cancel_on_interrupt(session);
-            code = generate(session, opt, ids, n, &st);
+            rg_engine_info info;
+            rg_engine_get_info(engine, &info);
+            code = generate(session, opt, ids, n, info.n_vocab, &st);
             cli_cancel_on_interrupt(NULL);
             cli_print_profile(engine, session);
         }

@@ -46,8 +46,9 @@ static const flag flags[] = {
     {'D', 0, "draft", "off|mtp|suffix|auto", "guess ahead; the text stays the same (default off)"},
     {'D', 0, "draft-max", "N", "guesses in a window, 1..7 (default 4)"},
     {'D', 0, "draft-fixed", NULL, NULL},
-    {'D', 0, "draft-model", "FILE", "a file with the draft block, for a model without one"},
-    {'D', 0, "mtp-hnorm", "global|stream", "the draft block's hidden norm (default global)"},
+    {'D', 0, "logits-hash", NULL, NULL},
+    {'e', 0, "draft-model", "FILE", "a file with the draft block, for a model without one"},
+    {'e', 0, "mtp-hnorm", "global|stream", "the draft block's hidden norm (default global)"},
     {'M', 0, "moce", "L", "prefer experts in memory by 0..1 in decode; text changes (default 0)"},
     {'M', 0, "moce-slots", "N", NULL},
     {'r', 0, "arena-experts", "N,N,...", "arenas, in slots of the largest expert"},
@@ -289,14 +290,23 @@ static bool set_plain(const flag *f, const char *text, cli_options *o) {
     const struct {
         const char *name;
         bool *on;
-    } switches[] = {{"no-mtp", &o->no_mtp},       {"raw", &o->raw},
-                    {"no-think", &o->no_think},   {"ignore-eos", &o->ignore_eos},
-                    {"print-ids", &o->print_ids}, {"show-special", &o->show_special},
-                    {"hash", &o->hash},           {"special", &o->parse_special},
-                    {"json", &o->json},           {"fused", &o->fused},
-                    {"overwrite", &o->overwrite}, {"quick", &o->quick},
-                    {"mlock", &o->mlock},         {"cold", &o->cold},
-                    {"generate", &o->generate},   {"draft-fixed", &o->draft_fixed}};
+    } switches[] = {{"no-mtp", &o->no_mtp},
+                    {"raw", &o->raw},
+                    {"no-think", &o->no_think},
+                    {"ignore-eos", &o->ignore_eos},
+                    {"print-ids", &o->print_ids},
+                    {"show-special", &o->show_special},
+                    {"hash", &o->hash},
+                    {"special", &o->parse_special},
+                    {"json", &o->json},
+                    {"fused", &o->fused},
+                    {"overwrite", &o->overwrite},
+                    {"quick", &o->quick},
+                    {"mlock", &o->mlock},
+                    {"cold", &o->cold},
+                    {"generate", &o->generate},
+                    {"draft-fixed", &o->draft_fixed},
+                    {"logits-hash", &o->logits_hash}};
     const struct {
         const char *name;
         const char **to;
@@ -475,7 +485,7 @@ static int set_value(const flag *f, const value *v, cli_options *o) {
     if (f->group == 'r') return set_replay(f, v, o);
     if (f->group == 'M') return set_routing(f, v, o);
     if (set_plain(f, v->text, o)) return CLI_OK;
-    if (f->group == 'D') return set_draft(f, v, o);
+    if (f->group == 'D' || is(f, "mtp-hnorm")) return set_draft(f, v, o);
     if (f->group == 's') return set_sampling(f, v, o);
     if (f->group == 'y') return set_synth(f, v, o);
     if (is(f, "model")) return add_model(v, o);

@@ -4,12 +4,7 @@
 #include "api/api.h"
 
 const char *rg_draft_source_text(rg_draft_source source) {
-    static const char *const text[] = {
-#define RG_SOURCE_TEXT(name, words) words,
-        RG_DRAFT_SOURCES(RG_SOURCE_TEXT)
-#undef RG_SOURCE_TEXT
-    };
-    return (unsigned)source < RG_ARRAY_LEN(text) ? text[source] : "unknown";
+    return rg_source_name(source);
 }
 
 _Static_assert(RG_DRAFTS_MAX == RG_DRAFT_MAX, "the public limit is the engine's");

@@ -130,6 +130,11 @@ static const char *find_profile(const rg_engine_options *opt, char *beside, size
     return beside;
 }
 
+static rg_code attach_drafts(rg_gguf *g, const rg_engine_options *opt, rg_status *st) {
+    if (!opt->draft_model_path || opt->no_mtp) return RG_OK;
+    return rg_gguf_attach(g, opt->draft_model_path, st);
+}
+
 static rg_code open_core(rg_engine *e, const rg_engine_options *opt, rg_status *st) {
     static const rg_stream_backend backends[] = {RG_STREAM_AUTO, RG_STREAM_URING, RG_STREAM_PREAD};
     static const rg_stream_direct directs[] = {RG_DIRECT_AUTO, RG_DIRECT_ON, RG_DIRECT_OFF};
@@ -174,6 +179,7 @@ static rg_code open_core(rg_engine *e, const rg_engine_options *opt, rg_status *
 static rg_code open_parts(rg_engine *e, const rg_engine_options *opt, rg_status *st) {
     RG_TRY(rg_cpu_level_pick(&e->level, opt->cpu_level, st));
     RG_TRY(rg_gguf_open(&e->vocab.gguf, opt->model_path, st));
+    RG_TRY(attach_drafts(e->vocab.gguf, opt, st));
     const rg_model_options model_opt = {.no_mtp = opt->no_mtp};
     rg_code rc = rg_model_create(&e->model, e->vocab.gguf, &model_opt, st);
     if (rc == RG_OK) rc = rg_tokenizer_create(&e->vocab.tokenizer, e->vocab.gguf, st);
@@ -273,6 +279,7 @@ rg_code rg_plan_for(const rg_engine_options *opt, char **text, rg_status *st) {
     rg_plan plan;
     const rg_model_options model_opt = {.no_mtp = opt->no_mtp};
     rg_code rc = rg_vocab_open(&vocab, opt->model_path, st);
+    if (rc == RG_OK) rc = attach_drafts(vocab->gguf, opt, st);
     if (rc == RG_OK) rc = rg_model_create(&model, vocab->gguf, &model_opt, st);
     if (rc == RG_OK) rc = make_plan(&plan, &pack, vocab->gguf, model, opt, st);
     if (rc == RG_OK) rc = print_plan(&plan, text, st);

@@ -1,10 +1,20 @@
 #include "engine/drafter.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/core.h"
 #include "engine/draft_suffix.h"
+
+const char *rg_source_name(rg_draft_source source) {
+    static const char *const text[] = {
+#define RG_SOURCE_TEXT(name, words) words,
+        RG_DRAFT_SOURCES(RG_SOURCE_TEXT)
+#undef RG_SOURCE_TEXT
+    };
+    return (unsigned)source < RG_ARRAY_LEN(text) ? text[source] : "unknown";
+}
 
 struct rg_drafter {
     rg_core *core; /* borrowed, as is the sequence */
@@ -197,6 +207,20 @@ rg_code rg_drafter_run(rg_drafter *d, const rg_drafter_request *req, rg_drafter_
     return RG_OK;
 }
 
+/* What was guessed, for people who look closely. */
+static void log_window(const rg_drafter *d, uint32_t n_kept) {
+    char text[16 * RG_DRAFT_MAX] = "";
+    size_t at = 0;
+    for (uint32_t i = 1; i < d->win.n; i++) {
+        const int n = snprintf(text + at, sizeof text - at, " %d", d->win.ids[i]);
+        at += n > 0 ? (size_t)n : 0;
+    }
+    if (at) {
+        rg_log(RG_LOG_DEBUG, "drafts (%s) behind %d:%s; %u right", rg_source_name(d->source),
+               d->win.ids[0], text, n_kept - 1);
+    }
+}
+
 static void count_window(rg_drafter *d, uint32_t n_kept) {
     const uint32_t n = d->win.n - 1, right = n_kept - 1;
     /* Drafts that were all trimmed away cost their time all the same. */
@@ -235,6 +259,7 @@ rg_code rg_drafter_close(rg_drafter *d, uint32_t n_kept, rg_status *st) {
     RG_TRY(rg_core_accept(d->core, &part, 1, st));
     d->window_ns += rg_now_ns() - begin;
     count_window(d, n_kept);
+    log_window(d, n_kept);
     d->win.n = 0;
     return RG_OK;
 }

@@ -14,6 +14,8 @@
 
 typedef struct rg_drafter rg_drafter;
 
+const char *rg_source_name(rg_draft_source source); /* static text */
+
 typedef struct rg_drafter_options {
     rg_draft_mode mode;
     uint32_t draft_max; /* 1..RG_DRAFT_MAX; that of the sequence */
