@@ -62,7 +62,7 @@ rg_code rg_session_draft(rg_session *s, const rg_draft_call *call, rg_drafter_wi
         return rg_fail(st, RG_INVALID, "%u drafts were given, %u were asked for", req.n_ids, most);
     }
     const rg_code rc = rg_drafter_run(s->drafter, &req, win, st);
-    if (rc != RG_OK) s->has_logits = false;
+    if (rg_seq_failed(s->seq)) s->has_logits = false;
     count_time(s, begin);
     return rc;
 }

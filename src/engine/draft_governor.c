@@ -2,21 +2,24 @@
 
 #include <string.h>
 
-#define MARGIN         1.02 /* drafts must beat none by this */
-#define SLOPE_DEFAULT  0.4  /* of a plain window, for each further row, until one is measured */
-#define DRAFT_DEFAULT  0.2  /* of a plain window, for a draft of the draft block */
-#define SMOOTHING      0.125
-#define SAMPLE_MAX     3.0 /* times the mean: one hiccup moves it by a quarter at most */
-#define FADE           0.98
-#define PRIOR_WEIGHT   2.0
-#define TEXT_WEIGHT    8.0 /* of what other texts were like */
-#define PATIENCE_FIRST 8u
-#define KNOWN_DRAFTS   4u
-#define PATIENCE_MAX   1024u
-#define TRIAL_WINDOWS  2u
-#define PLAIN_PERIOD   128u /* windows with drafts until a plain one is measured again */
-#define REST_WINDOWS   4u   /* the draft block rests when it was not used for so many */
-#define CALM_WINDOWS   256u /* until one more row is tried */
+#define MARGIN          1.02 /* drafts must beat none by this */
+#define SLOPE_DEFAULT   0.4  /* of a plain window, for each further row, until one is measured */
+#define DRAFT_DEFAULT   0.2  /* of a plain window, for a draft of the draft block */
+#define SMOOTHING       0.125
+#define SAMPLE_MAX      3.0 /* times the mean: one hiccup moves it by a quarter at most */
+#define FADE            0.98
+#define PRIOR_WEIGHT    2.0
+#define TEXT_WEIGHT     8.0 /* of what other texts were like */
+#define PATIENCE_FIRST  16u
+#define KNOWN_DRAFTS    2u
+#define TRUSTED_MATCH   8u /* such a match is used before anything is known */
+#define PATIENCE_MAX    512u
+#define TRIAL_WINDOWS   2u
+#define TRIAL_WEIGHT    6.0
+#define SURPRISED_BELOW 0.6
+#define PLAIN_PERIOD    128u /* windows with drafts until a plain one is measured again */
+#define REST_WINDOWS    4u   /* the draft block rests when it was not used for so many */
+#define CALM_WINDOWS    256u /* until one more row is tried */
 
 /* What is believed before anything was seen. */
 static const double believed_match[RG_CONFIDENCES] = {.3, .45, .55, .65, .75, .85, .92, .95};
@@ -154,7 +157,7 @@ uint32_t rg_governor_trim(const rg_governor *g, const uint32_t *confidence, uint
         best = i + 1;
     }
     /* A trial is there to see whether drafts are right. */
-    return best || !g->trial || !n ? best : 1;
+    return best || !g->on_trial || !n ? best : 1;
 }
 
 bool rg_governor_go_on(const rg_governor *g, const uint32_t *confidence, uint32_t n) {
@@ -176,7 +179,9 @@ bool rg_governor_go_on(const rg_governor *g, const uint32_t *confidence, uint32_
 static bool is_due(rg_governor *g, rg_draft_source source) {
     if (++g->m->idle[source] < g->m->patience[source]) return false;
     g->m->idle[source] = 0;
-    g->m->patience[source] *= 2;
+    g->on_trial = true;
+    g->trial_right = 0;
+    g->m->patience[source] *= 4;
     if (g->m->patience[source] > PATIENCE_MAX) g->m->patience[source] = PATIENCE_MAX;
     return true;
 }
@@ -201,6 +206,7 @@ static rg_governor_plan take(rg_governor *g, rg_draft_source source, uint32_t n)
 
 rg_governor_plan rg_governor_choose(rg_governor *g, uint32_t match, uint32_t n_max) {
     const rg_governor_plan none = {RG_SOURCE_NONE, 0};
+    g->on_trial = false;
     if (n_max > g->opt.draft_max) n_max = g->opt.draft_max;
     if (g->opt.fixed) return choose_fixed(g, match, n_max);
     if (n_max > g->m->rows_max - 1) n_max = g->m->rows_max - 1;
@@ -208,6 +214,7 @@ rg_governor_plan rg_governor_choose(rg_governor *g, uint32_t match, uint32_t n_m
     if (g->m->since_plain >= PLAIN_PERIOD) return none;
     if (g->trial) {
         g->trial--;
+        g->on_trial = true;
         return (rg_governor_plan){RG_SOURCE_MTP, 1};
     }
     const bool has_suffix = g->opt.suffix && match;
@@ -215,11 +222,12 @@ rg_governor_plan rg_governor_choose(rg_governor *g, uint32_t match, uint32_t n_m
     const bid suffix = has_suffix ? bid_of(g, RG_SOURCE_SUFFIX, match, n_max) : (bid){0};
     const bid mtp = g->opt.mtp ? bid_of(g, RG_SOURCE_MTP, 0, n_max) : (bid){0};
     const bool good_mtp = mtp.rate > plain.rate * MARGIN && is_known(g, RG_SOURCE_MTP);
-    const bool use_suffix = suffix.rate > plain.rate * MARGIN && is_known(g, RG_SOURCE_SUFFIX) &&
-                            (!good_mtp || suffix.rate >= mtp.rate);
+    const bool trusted = is_known(g, RG_SOURCE_SUFFIX) || match >= TRUSTED_MATCH;
+    const bool use_suffix =
+        suffix.rate > plain.rate * MARGIN && trusted && (!good_mtp || suffix.rate >= mtp.rate);
     const bool use_mtp = good_mtp && !use_suffix;
     if (has_suffix && !use_suffix && is_due(g, RG_SOURCE_SUFFIX)) {
-        return (rg_governor_plan){RG_SOURCE_SUFFIX, n_max < 2 ? n_max : 2};
+        return (rg_governor_plan){RG_SOURCE_SUFFIX, 1};
     }
     if (g->opt.mtp && !use_mtp && is_due(g, RG_SOURCE_MTP)) {
         g->trial = TRIAL_WINDOWS - 1;
@@ -244,13 +252,26 @@ static void learn_time(double *mean, double ns) {
     *mean += SMOOTHING * (ns - *mean);
 }
 
-static void learn_hit(rg_hit_rate *r, bool right) {
+/* Trials are few: theirs count for more. */
+static void learn_hit(rg_hit_rate *r, bool right, bool on_trial) {
+    const double weight = on_trial ? TRIAL_WEIGHT : 1.0;
+    const double keep = 1.0 - (1.0 - FADE) * weight;
     if (r->all > TEXT_WEIGHT) {
-        r->right *= FADE;
-        r->all *= FADE;
+        r->right *= keep;
+        r->all *= keep;
     }
-    r->right += right;
-    r->all += 1;
+    r->right += right ? weight : 0.0;
+    r->all += weight;
+}
+
+/* A source that was bad and is right throughout its trial has changed: it is tried again soon. */
+static void learn_trial(rg_governor *g, const rg_governor_window *w) {
+    if (!g->on_trial || !w->n) return;
+    g->trial_right += w->right == w->n;
+    const uint32_t all = w->source == RG_SOURCE_MTP ? TRIAL_WINDOWS : 1;
+    if (g->trial_right >= all && rg_governor_rate(g, w->source, 0) < SURPRISED_BELOW) {
+        g->m->patience[w->source] = PATIENCE_FIRST;
+    }
 }
 
 /* Fewer rows when their experts did not fit; one more is tried after a calm while. */
@@ -279,12 +300,14 @@ void rg_governor_learn(rg_governor *g, const rg_governor_window *w) {
     }
     g->unused = w->source == RG_SOURCE_MTP ? 0 : g->unused + 1;
     g->m->seen[w->source] += w->n;
+    learn_trial(g, w);
     /* Behind the first wrong draft nothing is known. */
     for (uint32_t i = 0; i < w->n && i <= w->right; i++) {
         rg_hit_rates *both[2] = {&g->rates, &g->m->rates};
         for (uint32_t k = 0; k < 2; k++) {
-            learn_hit(&both[k]->by_position[w->source][i], i < w->right);
-            learn_hit(&both[k]->by_confidence[w->source][w->confidence[i]], i < w->right);
+            learn_hit(&both[k]->by_position[w->source][i], i < w->right, g->on_trial);
+            learn_hit(&both[k]->by_confidence[w->source][w->confidence[i]], i < w->right,
+                      g->on_trial);
         }
     }
 }

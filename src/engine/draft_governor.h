@@ -40,7 +40,7 @@ typedef struct rg_governor_memory {
     rg_hit_rates rates;
     uint32_t rows_max; /* lowered by unions that exceed the arena */
     uint32_t calm;     /* windows since rows_max changed */
-    /* Windows without a source until it is tried again; doubles while it does not pay. */
+    /* Windows without a source until it is tried again; grows while it does not pay. */
     uint32_t idle[RG_SOURCE_COUNT], patience[RG_SOURCE_COUNT];
     uint64_t seen[RG_SOURCE_COUNT]; /* drafts */
     uint32_t since_plain;           /* windows since one without drafts */
@@ -51,6 +51,8 @@ typedef struct rg_governor {
     rg_governor_memory *m; /* borrowed */
     rg_hit_rates rates;    /* of this text, beginning with what others were like */
     uint32_t trial;        /* windows of a trial that are left */
+    bool on_trial;         /* the window in progress is one */
+    uint32_t trial_right;  /* windows of the trial without a wrong draft */
     uint32_t unused;       /* windows since the draft block drafted */
 } rg_governor;
 
