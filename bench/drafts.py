@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Decode speed with drafts against without, in interleaved runs of the binary: A B A B.
 
-usage: drafts.py REGOLITH MODEL [--case CASE]... [--draft MODE] [--draft-max N] [--rounds R] [-n N]
-                 [engine flags, such as --arena-experts 100]
+usage: drafts.py REGOLITH MODEL [--case CASE]... [--draft MODE] [--draft-max N] [--rounds R]
+                 [-n N] [engine flags, such as --arena-experts 100]
 
-Cases: `prose` draws from a prose prompt (temperature 0.8, another seed each round), `greedy` goes on
-with it greedily, `echo` has the text repeat what stands in front of it, as tool output and quotes
-do. Prints, for each case, the median ratio of the two decode speeds and its spread, and checks that
-both arms gave the same tokens.
+Cases: `prose` draws from a prose prompt (temperature 0.8, another seed each round), `greedy` goes
+on with it greedily, `echo` has the text repeat what stands in front of it, as tool output and
+quotes do. Prints, for each case, the median ratio of the two decode speeds and its spread, and
+checks that both arms gave the same tokens.
 """
 import argparse
 import json
@@ -17,13 +17,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-PROSE = ('Sir Walter had at first thought more of London; but Mr. Shepherd felt that he could not be '
-         'trusted in London, and had been skilful enough to dissuade him from it, and make Bath '
-         'preferred. It was a much safer place for a gentleman in his predicament: he might there be '
-         'important at comparatively little expense.')
-LISTING = ''.join(f'{n:04d} {name} {size}\n' for n, (name, size) in enumerate(
-    [('anne', 17), ('walter', 4), ('russell', 93), ('wentworth', 8), ('elliot', 61), ('musgrove', 5),
-     ('harville', 30), ('benwick', 77), ('croft', 12), ('clay', 2), ('smith', 58), ('louisa', 46)]))
+PROSE = ('Sir Walter had at first thought more of London; but Mr. Shepherd felt that he could not '
+         'be trusted in London, and had been skilful enough to dissuade him from it, and make Bath '
+         'preferred. It was a much safer place for a gentleman in his predicament: he might there '
+         'be important at comparatively little expense.')
+NAMES = ('anne walter russell wentworth elliot musgrove harville benwick croft clay smith '
+         'louisa').split()
+LISTING = ''.join(f'{n:04d} {name} {(n * 37 + 17) % 97}\n' for n, name in enumerate(NAMES))
 
 
 def prompts(case, engine, model, folder):

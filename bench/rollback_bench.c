@@ -104,7 +104,7 @@ static void measure(rg_pool *pool, job *j, uint32_t n_draft, uint32_t right) {
 int main(int argc, char **argv) {
     rg_status st = {0};
     rg_pool *pool = NULL;
-    const int threads = argc > 1 ? atoi(argv[1]) : rg_cpu_count();
+    const int threads = argc > 1 ? (int)strtol(argv[1], NULL, 10) : rg_cpu_count();
     rg_cpu_level level = RG_CPU_SCALAR;
     job j = {0};
     void *S = NULL, *saved = NULL;
