@@ -229,7 +229,7 @@ rg_governor_plan rg_governor_choose(rg_governor *g, uint32_t match, uint32_t n_m
     if (has_suffix && !use_suffix && is_due(g, RG_SOURCE_SUFFIX)) {
         return (rg_governor_plan){RG_SOURCE_SUFFIX, 1};
     }
-    if (g->opt.mtp && !use_mtp && is_due(g, RG_SOURCE_MTP)) {
+    if (g->opt.mtp && !use_mtp && !use_suffix && is_due(g, RG_SOURCE_MTP)) {
         g->trial = TRIAL_WINDOWS - 1;
         return (rg_governor_plan){RG_SOURCE_MTP, 1};
     }
