@@ -8,7 +8,7 @@
  * How rows are taken back (draft_journal.c): caches that are read up to the length are cut; the
  * convolution histories and the delta net's states take in the rows that are certain only, and the
  * inputs that the drafts would have brought are kept in a journal, from which the accepted ones are
- * added. No state is ever copied.
+ * added. The states are never copied as a whole.
  */
 #ifndef RG_ENGINE_DRAFT_H
 #define RG_ENGINE_DRAFT_H
