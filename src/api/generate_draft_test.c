@@ -15,7 +15,7 @@
 #include "support/tiny_model.h"
 
 #define N_CTX 200
-#define N_GEN 70
+#define N_GEN 48
 
 #ifdef RG_DEBUG
 #define STRIDE 3u
@@ -258,7 +258,7 @@ static void every_end_is_the_same(void **state) {
     rg_session *s = new_session(RG_DRAFT_OFF, 0, false);
     run(s, options(0), &whole);
     rg_session_destroy(s);
-    for (uint32_t at = 1; at < 20; at += STRIDE) {
+    for (uint32_t at = 1; at < 14; at += STRIDE) {
         for (uint32_t way = 0; way < 4; way++) {
             rg_generate_options g = options(0);
             char stop[4] = {0};
