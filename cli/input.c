@@ -73,6 +73,7 @@ static void log_line(void *user, rg_log_level level, const char *line) {
 }
 
 rg_engine_options cli_engine_options(const cli_options *opt) {
+    const bool serves = opt->command->run == cli_serve;
     return (rg_engine_options){.model_path = opt->model,
                                .chat_template = opt->chat_template,
                                .cpu_level = getenv("RG_CPU"),
@@ -85,6 +86,8 @@ rg_engine_options cli_engine_options(const cli_options *opt) {
                                .arena_experts = opt->arena_experts,
                                .n_ctx = opt->ctx,
                                .kv = opt->kv,
+                               .n_session = serves ? opt->serve.parallel : 0,
+                               .snapshot_bytes = serves ? opt->serve.snapshots : 0,
                                .lock_memory = opt->mlock,
                                .io = opt->io,
                                .direct = opt->direct,

@@ -38,6 +38,8 @@ static rg_code plan_with(rg_plan *plan, const rg_model *m, const rg_engine_optio
                                  .host_bytes = rg_alloc_live_bytes() + RG_PROGRAM_BYTES,
                                  .chunk = opt->chunk,
                                  .n_ctx = default_ctx(m, opt->n_ctx),
+                                 .n_session = opt->n_session,
+                                 .snapshot_bytes = opt->snapshot_bytes,
                                  .kv = opt->kv,
                                  .mtp = opt->plan_mtp && m->hp.n_mtp,
                                  .n_threads = opt->n_threads ? opt->n_threads : rg_cpu_count(),
@@ -137,6 +139,7 @@ static rg_code open_core(rg_engine *e, const rg_engine_options *opt, rg_status *
     char beside[4096];
     if (opt->faults) RG_TRY(parse_faults(opt->faults, &faults, &poison, st));
     RG_TRY(make_plan(&e->plan, &e->pack, e->vocab.gguf, e->model, opt, st));
+    e->kernels = opt->kernels;
     e->planned = (rg_seq_options){.n_ctx = e->plan.n_ctx, .kv = opt->kv, .mtp = opt->plan_mtp};
     const int32_t lookahead = opt->lookahead == 0 ? -1 : opt->lookahead < 0 ? 0 : opt->lookahead;
     const rg_core_options core_opt = {.n_threads = opt->n_threads,

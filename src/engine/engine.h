@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 
 #include "base/base.h"
+#include "engine/batch.h"
 #include "engine/dump.h"
 #include "engine/moce.h"
 #include "engine/plan.h"
