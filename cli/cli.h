@@ -183,6 +183,7 @@ int cli_trace_profile(const cli_options *opt);
 int cli_pack(const cli_options *opt);
 int cli_bench(const cli_options *opt);
 int cli_kld(const cli_options *opt);
+int cli_chat(const cli_options *opt);
 int cli_serve(const cli_options *opt);
 
 #endif

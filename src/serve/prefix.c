@@ -223,6 +223,19 @@ void rg_prefix_keep(rg_prefix *p, uint32_t i) {
     p->list[p->n_kept++] = k;
 }
 
+const rg_snapshot *rg_prefix_find(const rg_prefix *p, uint32_t i, uint32_t length) {
+    for (uint32_t k = 0; k < p->n_kept; k++) {
+        if (p->list[k].session == i && rg_snapshot_length(p->list[k].snapshot) == length) {
+            return p->list[k].snapshot;
+        }
+    }
+    return NULL;
+}
+
+void rg_prefix_forget(rg_prefix *p, uint32_t i) {
+    forget_beyond(p, i, 0);
+}
+
 uint32_t rg_prefix_next(const rg_prefix *p, uint32_t from, uint32_t n, uint32_t turn) {
     if (p->n_max == 0) return n;
     uint32_t next = from / RG_PREFIX_GRID * RG_PREFIX_GRID + RG_PREFIX_GRID;

@@ -33,6 +33,10 @@ uint32_t rg_prefix_choose(rg_prefix *p, const int32_t *ids, size_t n, const bool
 void rg_prefix_restore(rg_prefix *p, uint32_t i, const int32_t *ids, size_t n);
 /* Remembers where session i stands, if the budget allows. */
 void rg_prefix_keep(rg_prefix *p, uint32_t i);
+/* The state kept of session i at a length; NULL: there is none. Borrowed until the next call. */
+const rg_snapshot *rg_prefix_find(const rg_prefix *p, uint32_t i, uint32_t length);
+/* Session i is about to hold other tokens. */
+void rg_prefix_forget(rg_prefix *p, uint32_t i);
 /* The length at which session i shall be kept next on its way from `from` to `n` tokens, whose last
  * user turn begins at `turn`; n when there is none in between. */
 uint32_t rg_prefix_next(const rg_prefix *p, uint32_t from, uint32_t n, uint32_t turn);

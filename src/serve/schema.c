@@ -116,7 +116,7 @@ static rg_code character(rg_schema_rules *r, uint32_t *rule, rg_status *st) {
     const rg_byte_set e0 = set_of(0xA0, 0xBF), ed = set_of(0x80, 0x9F);
     const rg_byte_set f0 = set_of(0x90, 0xBF), f4 = set_of(0x80, 0x8F), four = set_of(0xF1, 0xF3);
     rg_byte_set plain = set_of(0x20, 0x21), three = set_of(0xE1, 0xEC), escape = set_of('"', '"');
-    rg_byte_set hex = set_of('0', '9'), low = set_of('0', '9');
+    rg_byte_set hex = set_of('0', '9'), low;
     rg_byte_set_add(&plain, 0x23, 0x5B);
     rg_byte_set_add(&plain, 0x5D, 0x7E);
     rg_byte_set_add(&three, 0xEE, 0xEF);
@@ -124,7 +124,12 @@ static rg_code character(rg_schema_rules *r, uint32_t *rule, rg_status *st) {
         rg_byte_set_add(&escape, (unsigned char)*c, (unsigned char)*c);
     rg_byte_set_add(&hex, 'a', 'f');
     rg_byte_set_add(&hex, 'A', 'F');
-    /* The first digit of a code that is no surrogate and not 0000: D is left out, and so is 0. */
+    /* Codes that are no surrogates (D8 to DF) and not 0000. */
+    const rg_byte_set octal = set_of('0', '7');
+    rg_byte_set some = set_of('1', '9'), d = set_of('d', 'd');
+    rg_byte_set_add(&d, 'D', 'D');
+    rg_byte_set_add(&some, 'a', 'f');
+    rg_byte_set_add(&some, 'A', 'F');
     low = set_of('1', '9');
     rg_byte_set_add(&low, 'a', 'c');
     rg_byte_set_add(&low, 'e', 'f');
@@ -142,7 +147,10 @@ static rg_code character(rg_schema_rules *r, uint32_t *rule, rg_status *st) {
     RG_TRY(alt(g, c, st, "tsss", "\xF4", &f4, &tail, &tail));
     RG_TRY(alt(g, c, st, "ts", "\\", &escape));
     RG_TRY(alt(g, c, st, "tssss", "\\u", &low, &hex, &hex, &hex));
-    RG_TRY(alt(g, c, st, "tsss", "\\u0", &low, &hex, &hex));
+    RG_TRY(alt(g, c, st, "tsss", "\\u0", &some, &hex, &hex));
+    RG_TRY(alt(g, c, st, "tss", "\\u00", &some, &hex));
+    RG_TRY(alt(g, c, st, "ts", "\\u000", &some));
+    RG_TRY(alt(g, c, st, "tssss", "\\u", &d, &octal, &hex, &hex));
     *rule = r->character = c;
     return RG_OK;
 }

@@ -14,7 +14,7 @@
  */
 #include <string.h>
 
-#include "serve/prefix.h"
+#include "serve/disk.h"
 #include "serve/server.h"
 
 #define CHUNK_SHARED 256u /* rows of a prompt while replies wait for the window */
@@ -26,13 +26,15 @@ typedef struct slot {
     rg_job *job;  /* NULL: idle */
     int32_t *ids; /* [n_ctx] prompt and reply */
     uint32_t n_ids;
-    uint32_t turn; /* where the last user turn begins */
-    bool alone;    /* a shared window failed */
+    uint32_t turn;    /* where the last user turn begins */
+    bool alone;       /* a shared window failed */
+    uint32_t unsaved; /* tokens of the prompt whose reply is not on disk yet; 0: nothing to save */
 } slot;
 
 struct rg_turns {
     rg_server *server;
     rg_prefix *prefix;
+    rg_vault *vault; /* NULL: none */
     slot slots[RG_SERVE_SESSIONS_MAX];
     uint32_t n_slot;
     uint32_t next_prefill;      /* whose prompt has the next chunk */
@@ -44,60 +46,18 @@ struct rg_turns {
     uint64_t rate_made, rate_prompt;
 };
 
-/* ---- creation ------------------------------------------------------------------------------- */
+/* ---- disk ----------------------------------------------------------------------------------- */
 
-static rg_code find_marker(rg_turns *t, rg_status *st) {
-    int32_t *ids = NULL;
-    size_t n = 0;
-    static const char text[] = "<|im_start|>user\n";
-    RG_TRY(rg_engine_tokenize(t->server->engine, text, sizeof text - 1, true, &ids, &n, st));
-    if (n <= MARKER_MAX) {
-        memcpy(t->marker, ids, n * sizeof *ids);
-        t->n_marker = (uint32_t)n;
-    }
-    rg_release(ids);
-    return RG_OK;
-}
-
-static rg_code create_parts(rg_turns *t, rg_status *st) {
-    rg_server *s = t->server;
-    const rg_session_options so = {.n_ctx = s->opt.n_ctx, .kv = s->opt.kv};
-    RG_TRY(
-        rg_prefix_create(&t->prefix, s->engine, s->opt.n_session, &so, s->opt.snapshot_bytes, st));
-    s->opt.n_ctx = rg_session_capacity(rg_prefix_session(t->prefix, 0));
-    t->n_slot = s->opt.n_session;
-    t->rows = rg_alloc(s->info.chunk, sizeof *t->rows, st);
-    if (!t->rows) return RG_NOMEM;
+/* Saves one idle session that is not on disk yet; false when there is none. */
+static bool save_one(rg_turns *t) {
     for (uint32_t i = 0; i < t->n_slot; i++) {
-        t->slots[i].ids = rg_alloc(s->opt.n_ctx + 1, sizeof(int32_t), st);
-        if (!t->slots[i].ids) return RG_NOMEM;
+        slot *s = &t->slots[i];
+        if (s->job || !s->unsaved) continue;
+        rg_disk_save(t->vault, t->prefix, i, s->unsaved);
+        s->unsaved = 0;
+        return true;
     }
-    return find_marker(t, st);
-}
-
-rg_code rg_turns_create(rg_turns **out, rg_server *s, rg_status *st) {
-    *out = NULL;
-    rg_turns *t = rg_alloc(1, sizeof *t, st);
-    if (!t) return RG_NOMEM;
-    t->server = s;
-    const rg_code rc = create_parts(t, st);
-    if (rc != RG_OK) {
-        rg_turns_destroy(t);
-        return rc;
-    }
-    *out = t;
-    return RG_OK;
-}
-
-void rg_turns_destroy(rg_turns *t) {
-    if (!t) return;
-    for (uint32_t i = 0; i < t->n_slot; i++) {
-        rg_job_destroy(t->slots[i].job);
-        rg_free(t->slots[i].ids);
-    }
-    rg_prefix_destroy(t->prefix);
-    rg_free(t->rows);
-    rg_free(t);
+    return false;
 }
 
 /* ---- jobs in and out ------------------------------------------------------------------------ */
@@ -173,7 +133,11 @@ static void take(rg_turns *t, rg_job *job) {
     for (uint32_t i = 0; i < t->n_slot; i++)
         busy[i] = t->slots[i].job != NULL;
     uint32_t cached = 0;
+    /* One of the idle sessions may change: none may lose what is not on disk. */
+    while (t->vault && save_one(t))
+        continue;
     const uint32_t i = rg_prefix_choose(t->prefix, job->ids, job->n_ids, busy, &cached);
+    cached = rg_disk_load(t->vault, t->prefix, i, job->ids, job->n_ids, cached);
     slot *s = &t->slots[i];
     memcpy(s->ids, job->ids, job->n_ids * sizeof *job->ids);
     s->n_ids = (uint32_t)job->n_ids;
@@ -222,6 +186,7 @@ static rg_code end_reply(rg_turns *t, uint32_t i, rg_ending ending, rg_status *s
     job->ending = ending == RG_ENDING_STOP && job->n_calls ? RG_ENDING_CALLS : ending;
     RG_TRY(rg_job_finish(job, st));
     rg_prefix_keep(t->prefix, i);
+    s->unsaved = t->vault ? (uint32_t)job->n_ids : 0;
     t->now.jobs_done++;
     release(t, i);
     return RG_OK;
@@ -400,6 +365,10 @@ static void show(rg_turns *t, bool idle) {
     }
     t->now.snapshots = rg_prefix_count(t->prefix);
     t->now.snapshot_bytes = rg_prefix_bytes(t->prefix);
+    rg_vault_meters disk = {0};
+    if (t->vault) rg_vault_get_meters(t->vault, &disk);
+    t->now.disk_hits = disk.hits;
+    t->now.disk_writes = disk.writes;
     rg_engine_get_meters(s->engine, &t->now.meters);
     pthread_mutex_lock(&s->live_lock);
     rg_live *l = &s->live;
@@ -434,8 +403,69 @@ bool rg_turns_round(rg_turns *t, bool cut) {
     window w;
     fill(t, &w);
     show(t, w.n_part == 0);
-    if (w.n_part == 0) return false;
+    if (w.n_part == 0) return t->vault && save_one(t);
     run(t, &w);
     pick_all(t);
     return true;
+}
+
+/* ---- creation ------------------------------------------------------------------------------- */
+
+static rg_code find_marker(rg_turns *t, rg_status *st) {
+    int32_t *ids = NULL;
+    size_t n = 0;
+    static const char text[] = "<|im_start|>user\n";
+    RG_TRY(rg_engine_tokenize(t->server->engine, text, sizeof text - 1, true, &ids, &n, st));
+    if (n <= MARKER_MAX) {
+        memcpy(t->marker, ids, n * sizeof *ids);
+        t->n_marker = (uint32_t)n;
+    }
+    rg_release(ids);
+    return RG_OK;
+}
+
+static rg_code create_parts(rg_turns *t, rg_status *st) {
+    rg_server *s = t->server;
+    const rg_session_options so = {.n_ctx = s->opt.n_ctx, .kv = s->opt.kv};
+    RG_TRY(
+        rg_prefix_create(&t->prefix, s->engine, s->opt.n_session, &so, s->opt.snapshot_bytes, st));
+    s->opt.n_ctx = rg_session_capacity(rg_prefix_session(t->prefix, 0));
+    t->n_slot = s->opt.n_session;
+    t->rows = rg_alloc(s->info.chunk, sizeof *t->rows, st);
+    if (!t->rows) return RG_NOMEM;
+    for (uint32_t i = 0; i < t->n_slot; i++) {
+        t->slots[i].ids = rg_alloc(s->opt.n_ctx + 1, sizeof(int32_t), st);
+        if (!t->slots[i].ids) return RG_NOMEM;
+    }
+    RG_TRY(rg_disk_open(&t->vault, s->opt.cache_dir, s->opt.cache_bytes,
+                        rg_prefix_session(t->prefix, 0), st));
+    return find_marker(t, st);
+}
+
+void rg_turns_destroy(rg_turns *t) {
+    if (!t) return;
+    while (t->prefix && save_one(t))
+        continue;
+    rg_vault_close(t->vault);
+    for (uint32_t i = 0; i < t->n_slot; i++) {
+        rg_job_destroy(t->slots[i].job);
+        rg_free(t->slots[i].ids);
+    }
+    rg_prefix_destroy(t->prefix);
+    rg_free(t->rows);
+    rg_free(t);
+}
+
+rg_code rg_turns_create(rg_turns **out, rg_server *s, rg_status *st) {
+    *out = NULL;
+    rg_turns *t = rg_alloc(1, sizeof *t, st);
+    if (!t) return RG_NOMEM;
+    t->server = s;
+    const rg_code rc = create_parts(t, st);
+    if (rc != RG_OK) {
+        rg_turns_destroy(t);
+        return rc;
+    }
+    *out = t;
+    return RG_OK;
 }
