@@ -2,7 +2,7 @@
 #include <jansson.h>
 #include <string.h>
 
-#include "cli/chat.h"
+#include "cli/chat_parts.h"
 #include "forge/forge.h"
 
 static rg_str str_of(const char *s) {

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/chat.h"
+#include "cli/chat_parts.h"
 #include "forge/forge.h"
 
 static const char HELP[] =

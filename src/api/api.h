@@ -33,7 +33,7 @@ struct rg_session {
     rg_engine *engine;
     rg_seq *seq;
     rg_seq_options options; /* of the sequence */
-    float *logits; /* [n_vocab] of the last evaluated token */
+    float *logits;          /* [n_vocab] of the last evaluated token */
     bool has_logits;
     int32_t pending; /* chosen, not evaluated; -1 = none */
     atomic_bool cancel;

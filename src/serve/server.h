@@ -105,7 +105,7 @@ void rg_turns_destroy(rg_turns *t);
  * do. `cut`: ends all replies. */
 bool rg_turns_round(rg_turns *t, bool cut);
 bool rg_turns_idle(const rg_turns *t);
-/* status.c: bodies of GET requests. */
+/* report.c: bodies of GET requests. */
 RG_MUST_CHECK rg_code rg_status_models(rg_server *s, rg_buf *out, rg_status *st);
 RG_MUST_CHECK rg_code rg_status_health(rg_server *s, rg_buf *out, rg_status *st);
 RG_MUST_CHECK rg_code rg_status_props(rg_server *s, rg_buf *out, rg_status *st);

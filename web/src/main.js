@@ -16,7 +16,8 @@ function callView(call, message) {
   const result = el("textarea", { rows: 2, placeholder: "Result of the call", value: answered ? answered.content : "" });
   const give = el("button", { type: "button", onclick: () => giveResult(call, message, result.value) }, "Give result");
   return el("div", { class: "call" }, el("strong", {}, `⚙ ${call.function.name}`), el("pre", {}, el("code", {}, args)),
-    answered ? el("div", { class: "note" }, `result: ${answered.content}`) : el("div", {}, result, give));
+    answered ? el("div", { class: "note" }, `result: ${answered.content}`)
+      : message.live ? null : el("div", {}, result, give)); // drawn again while it comes: nothing to type into
 }
 
 function bodyOf(m) {
