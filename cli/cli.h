@@ -109,6 +109,12 @@ typedef struct cli_options {
     bool fused, overwrite;
     /* doctor */
     bool quick;
+    struct {
+        const char *host, *api_key, *cors, *alias, *cache_dir;
+        uint32_t port, parallel, queue, grace, heartbeat, time_limit;
+        uint64_t snapshots, cache_size;
+        bool insecure;
+    } serve;
     /* what is left behind the flags */
     char **args;
     int n_args;
@@ -186,5 +192,7 @@ int cli_trace_profile(const cli_options *opt);
 int cli_pack(const cli_options *opt);
 int cli_bench(const cli_options *opt);
 int cli_kld(const cli_options *opt);
+int cli_chat(const cli_options *opt);
+int cli_serve(const cli_options *opt);
 
 #endif

@@ -11,7 +11,7 @@
 
 /* Groups: m model, e engine, i text input, I ids input, g generation, s sampling, l logits,
  * t tokenize, j json, c chat, f file, x context, b bench, k kld, y synth, d doctor, M routing,
- * r replay, o output file, D drafts. */
+ * r replay, o output file, D drafts, S server. */
 typedef struct flag {
     char group;
     char letter; /* 0 = none */
@@ -118,6 +118,20 @@ static const flag flags[] = {
     {'y', 0, "threads", "N", "threads (default: all)"},
     {'y', 0, "overwrite", NULL, "replace an existing file"},
     {'d', 0, "quick", NULL, "a few seconds instead of half a minute"},
+    {'S', 0, "host", "ADDRESS", "listen there (default 127.0.0.1)"},
+    {'S', 0, "port", "N", "listen there (default 8080; 0 = any free one)"},
+    {'S', 0, "parallel", "N", "requests worked on at once (default 1)"},
+    {'S', 0, "queue", "N", "requests that may wait (default 64)"},
+    {'S', 0, "api-key", "KEY", "clients must send it (also REGOLITH_API_KEY)"},
+    {'S', 0, "insecure", NULL, "allow a host that others can reach without a key"},
+    {'S', 0, "cors", "ORIGIN", "let pages of this origin ask (* = any)"},
+    {'S', 0, "alias", "NAME", "what clients see as the model's name (default: its file's)"},
+    {'S', 0, "snapshots", "SIZE", "memory for earlier states of conversations (default 256M)"},
+    {'S', 0, "cache-dir", "DIR", "keep prefixes there over restarts"},
+    {'S', 0, "cache-size", "SIZE", "quota of that folder (default 4G)"},
+    {'S', 0, "grace", "SECONDS", "what running replies get after a stop (default 10)"},
+    {'S', 0, "heartbeat", "SECONDS", "between comments in a quiet stream (default 10)"},
+    {'S', 0, "time-limit", "SECONDS", "of one reply, waiting included (default: none)"},
     {'j', 0, "json", NULL, "print figures as JSON"},
     {'h', 'h', "help", NULL, "show this help"},
 };
@@ -455,6 +469,36 @@ static int set_replay(const flag *f, const value *v, cli_options *o) {
     return rc == CLI_OK && !(*to > 0 && *to <= 1e6) ? bad(v, "a number above 0 up to 1e6") : rc;
 }
 
+static int set_serve(const flag *f, const value *v, cli_options *o) {
+    const struct {
+        const char *name;
+        const char **to;
+    } texts[] = {{"host", &o->serve.host},
+                 {"api-key", &o->serve.api_key},
+                 {"cors", &o->serve.cors},
+                 {"alias", &o->serve.alias},
+                 {"cache-dir", &o->serve.cache_dir}};
+    const struct {
+        const char *name;
+        uint32_t *to, max;
+    } numbers[] = {
+        {"port", &o->serve.port, 65535},          {"parallel", &o->serve.parallel, RG_BATCH_MAX},
+        {"queue", &o->serve.queue, 4096},         {"grace", &o->serve.grace, 86400},
+        {"heartbeat", &o->serve.heartbeat, 3600}, {"time-limit", &o->serve.time_limit, 864000}};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        if (!is(f, texts[i].name)) continue;
+        *texts[i].to = v->text;
+        return CLI_OK;
+    }
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        if (is(f, numbers[i].name)) return parse_u32(v, numbers[i].max, numbers[i].to);
+    }
+    if (is(f, "snapshots")) return parse_size(v, &o->serve.snapshots);
+    if (is(f, "cache-size")) return parse_size(v, &o->serve.cache_size);
+    o->serve.insecure = true;
+    return CLI_OK;
+}
+
 static int set_routing(const flag *f, const value *v, cli_options *o) {
     if (is(f, "moce-slots")) return parse_u32(v, 1u << 20, &o->moce_slots);
     const int rc = parse_float(v, &o->moce);
@@ -484,6 +528,7 @@ static int set_value(const flag *f, const value *v, cli_options *o) {
     int choice = 0, rc = CLI_OK;
     if (f->group == 'r') return set_replay(f, v, o);
     if (f->group == 'M') return set_routing(f, v, o);
+    if (f->group == 'S') return set_serve(f, v, o);
     if (set_plain(f, v->text, o)) return CLI_OK;
     if (f->group == 'D' || is(f, "mtp-hnorm")) return set_draft(f, v, o);
     if (f->group == 's') return set_sampling(f, v, o);
@@ -562,6 +607,7 @@ int cli_parse(const cli_command *c, int argc, char **argv, cli_options *o, bool 
                        .n_prompt = 512,
                        .n_gen = 64,
                        .reps = 3,
+                       .serve = {.port = 8080, .snapshots = (uint64_t)256 << 20},
                        .skew = -1,
                        .correlation = -1,
                        .predictability = -1};

@@ -90,6 +90,7 @@ rg_session_options cli_session_options(const cli_options *opt, uint32_t n_ctx) {
 }
 
 rg_engine_options cli_engine_options(const cli_options *opt) {
+    const bool serves = opt->command->run == cli_serve;
     return (rg_engine_options){.model_path = opt->model,
                                .chat_template = opt->chat_template,
                                .cpu_level = getenv("RG_CPU"),
@@ -106,6 +107,8 @@ rg_engine_options cli_engine_options(const cli_options *opt) {
                                .arena_experts = opt->arena_experts,
                                .n_ctx = opt->ctx,
                                .kv = opt->kv,
+                               .n_session = serves ? opt->serve.parallel : 0,
+                               .snapshot_bytes = serves ? opt->serve.snapshots : 0,
                                .lock_memory = opt->mlock,
                                .io = opt->io,
                                .direct = opt->direct,

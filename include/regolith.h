@@ -5,8 +5,8 @@
  *
  * Errors: every fallible function returns an rg_code and takes the status last (NULL is allowed).
  * On failure an `*out` argument is NULL, nothing is leaked and the engine stays usable.
- * Threads: an engine and its sessions belong to one thread at a time. Only rg_session_cancel may be
- * called from another thread.
+ * Threads: an engine and its sessions belong to one thread at a time. Only rg_session_cancel and
+ * the functions under "text", which look at nothing that changes, may be called from others.
  */
 #ifndef REGOLITH_H
 #define REGOLITH_H
@@ -104,6 +104,8 @@ typedef struct rg_engine_options {
     rg_kv_type kv;           /* likewise */
     bool plan_mtp;           /* likewise */
     uint32_t plan_draft_max; /* likewise */
+    uint32_t n_session;      /* sessions at once; 0 = 1 */
+    uint64_t snapshot_bytes; /* of all snapshots at once */
     bool lock_memory;
 
     /* Reads. */
@@ -463,5 +465,115 @@ typedef struct rg_session_stats {
 RG_API void rg_session_get_stats(const rg_session *session, rg_session_stats *out);
 /* All zero without drafts. */
 RG_API void rg_session_get_draft_stats(const rg_session *session, rg_draft_stats *out);
+
+/* ---- several sessions at once --------------------------------------------------------------- */
+
+#define RG_BATCH_MAX 64 /* sessions that may share a window */
+
+/* Rows of one session in a shared window. */
+typedef struct rg_batch_part {
+    rg_session *session; /* each at most once */
+    uint32_t n_ids;
+    bool want_logits; /* of the last row, to pick from */
+} rg_batch_part;
+
+/* Appends ids[sum of n_ids], part after part, in one window: one read of an expert then serves all
+ * sessions, and each gets the bits that it would have got alone. At most the engine's chunk of rows
+ * in all. INVALID changes nothing; after any other failure all these sessions want a reset or a
+ * rewind. `cancel` (may be NULL) ends the window at the next layer. */
+RG_API RG_MUST_CHECK rg_code rg_session_eval_batch(rg_engine *engine, const rg_batch_part *parts,
+                                                   size_t n_parts, const int32_t *ids,
+                                                   const rg_session *cancel, rg_status *st);
+
+/* A reply that is made step by step, by the caller's loop: evaluate, pick, evaluate the picked
+ * token, ... It holds sampler, stop strings and the unfinished character. */
+typedef struct rg_reply rg_reply;
+
+/* Zeroed = defaults, but for `sampling`. */
+typedef struct rg_reply_options {
+    rg_sampling_params sampling;
+    bool ignore_eos;         /* end-of-generation tokens are ordinary */
+    const char *const *stop; /* [n_stop] stop strings; their text is not given */
+    size_t n_stop;
+    bool logprobs;  /* log probabilities under the model, before bias, penalties and masks */
+    uint32_t n_top; /* and of the best alternatives, RG_SAMPLING_LOGPROBS_MAX at most */
+} rg_reply_options;
+
+/* What a step chose. Pointers are borrowed until the next call on the reply. */
+typedef struct rg_reply_step {
+    int32_t id;
+    bool end;     /* an end-of-generation token; adds no text */
+    bool stopped; /* a stop string is complete */
+    int32_t stop; /* its index, -1 */
+    rg_str text;  /* whole characters that it completed; may be empty */
+    float logprob;
+    size_t n_top;
+    const int32_t *top_ids; /* best first */
+    const float *top_logprobs;
+} rg_reply_step;
+
+/* `history` [n_history] are the tokens that penalties see from the start, `n_more` how many steps
+ * may follow. Takes all its memory here. */
+RG_API RG_MUST_CHECK rg_code rg_reply_create(rg_reply **out, const rg_engine *engine,
+                                             const rg_reply_options *opt, const int32_t *history,
+                                             size_t n_history, size_t n_more, rg_status *st);
+RG_API void rg_reply_destroy(rg_reply *reply); /* NULL is allowed */
+/* Picks the token behind the session's last one. `allowed`: bit i % 8 of byte i / 8 lets token i
+ * pass; NULL = all. The session is not moved on: evaluate the token. INVALID when nothing is
+ * allowed. */
+RG_API RG_MUST_CHECK rg_code rg_reply_pick(rg_reply *reply, rg_session *session,
+                                           const uint8_t *allowed, rg_reply_step *out,
+                                           rg_status *st);
+/* The end: text that was held back, empty when a stop string ended it. */
+RG_API RG_MUST_CHECK rg_code rg_reply_finish(rg_reply *reply, rg_str *text, rg_status *st);
+
+/* A session's way back to an earlier length: the part of the state that moves on with every token,
+ * and the logits there. Keys and values stay in the session. */
+typedef struct rg_snapshot rg_snapshot;
+RG_API RG_MUST_CHECK rg_code rg_session_snapshot(rg_snapshot **out, const rg_session *session,
+                                                 rg_status *st);
+RG_API void rg_snapshot_destroy(rg_snapshot *snapshot); /* NULL is allowed */
+RG_API uint32_t rg_snapshot_length(const rg_snapshot *snapshot);
+RG_API bool rg_snapshot_has_logits(const rg_snapshot *snapshot);
+/* What one takes; the same for every length. */
+RG_API uint64_t rg_session_snapshot_bytes(const rg_session *session);
+/* Back to the snapshot's length, also after a failure. INVALID unless the session's first tokens
+ * are those of the snapshot; then nothing changes. The bits are those of a fresh evaluation. */
+RG_API RG_MUST_CHECK rg_code rg_session_rewind(rg_session *session, const rg_snapshot *snapshot,
+                                               rg_status *st);
+/* Makes `to` what `from` was at the snapshot's length; both have the same options. */
+RG_API RG_MUST_CHECK rg_code rg_session_copy(rg_session *to, const rg_session *from,
+                                             const rg_snapshot *snapshot, rg_status *st);
+/* The tokens of a session, [rg_session_length]; borrowed until the next call that changes it. */
+RG_API const int32_t *rg_session_ids(const rg_session *session);
+/* Whether the last row's logits are there to pick from. */
+RG_API bool rg_session_has_logits(const rg_session *session);
+
+/* The first `n` tokens and all a session needs to go on behind them, as bytes: rows and the
+ * snapshot of that length. They fit sessions of the same model, kernel set, context type and draft
+ * choice alone, on this kind of machine. */
+RG_API uint64_t rg_session_export_bytes(const rg_session *session, const rg_snapshot *snapshot);
+RG_API void rg_session_export(const rg_session *session, const rg_snapshot *snapshot, void *dst);
+/* INVALID when the bytes are not as many as `n` tokens take or do not fit; the session is reset
+ * then. */
+RG_API RG_MUST_CHECK rg_code rg_session_import(rg_session *session, uint32_t n, const void *src,
+                                               uint64_t n_bytes, rg_status *st);
+/* 16 bytes that tell models apart, with kernel set, cache type and draft choice of a session. */
+RG_API RG_MUST_CHECK rg_code rg_session_identity(const rg_session *session, uint8_t out[16],
+                                                 rg_status *st);
+
+/* ---- watching ------------------------------------------------------------------------------- */
+
+/* One byte an expert, layer after layer, the draft block last: bit 0, its bytes are in memory. And
+ * how often each was chosen. Returns how many experts there are and fills the first `cap`. */
+RG_API size_t rg_engine_get_experts(const rg_engine *engine, uint8_t *resident, uint32_t *uses,
+                                    size_t cap);
+/* Whether generation ends at a token. */
+RG_API bool rg_vocab_is_end(const rg_vocab *vocab, int32_t id);
+RG_API size_t rg_vocab_size(const rg_vocab *vocab);
+/* Bytes of one token, control tokens as their text; is_control tells them. Release with rg_release.
+ */
+RG_API RG_MUST_CHECK rg_code rg_vocab_token(const rg_vocab *vocab, int32_t id, char **text,
+                                            size_t *len, bool *is_control, rg_status *st);
 
 #endif

@@ -36,14 +36,15 @@ ROOMS = {
     "cli": {"include", "forge", "serve"},
 }
 
-SKIPPED_FOLDERS = {".git", ".cache", "build", "__pycache__"}
+SKIPPED_FOLDERS = {".git", ".cache", "build", "__pycache__", "node_modules", "dist"}
 # Data, not text of ours: any bytes are allowed in it.
 DATA_FOLDERS = ("tests/data/", "tests/fuzz/corpus/", "tests/golden/", "models/")
 TEXT_SUFFIXES = (".c", ".h", ".py", ".sh", ".cmake", ".comp", ".glsl", ".txt", ".md", ".json",
                  ".tsv", ".html", ".js", ".css", ".yml", ".1")
 TEXT_NAMES = ("Makefile", "run", "LICENSE", ".clang-format", ".clang-tidy", ".gitignore")
 CODE_SUFFIXES = (".c", ".h", ".py", ".sh", ".cmake", ".comp", ".glsl")
-SHARED_NAMES = {"CMakeLists.txt", "README.md", "room.cmake", ".gitignore", ".clang-tidy"}
+SHARED_NAMES = {"CMakeLists.txt", "README.md", "room.cmake", ".gitignore", ".clang-tidy", ".npmrc",
+                "package.json", "package-lock.json"}
 
 ALLOCATORS = ("malloc calloc realloc reallocarray free strdup strndup asprintf vasprintf getline "
               "posix_memalign aligned_alloc").split()

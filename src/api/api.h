@@ -21,6 +21,7 @@ struct rg_engine {
     rg_core *core;
     rg_cpu_level level;
     rg_plan plan;
+    rg_kernel_set kernels;
     rg_seq_options planned; /* the session the plan makes room for */
     double load_ms;
     double host_ms;        /* of all sessions: sampling, text */
@@ -31,8 +32,9 @@ struct rg_engine {
 struct rg_session {
     rg_engine *engine;
     rg_seq *seq;
-    rg_drafter *drafter; /* NULL: one token at a time */
-    float *logits;       /* [n_vocab] of the last evaluated token */
+    rg_drafter *drafter;    /* NULL: one token at a time */
+    rg_seq_options options; /* of the sequence */
+    float *logits;          /* [n_vocab] of the last evaluated token */
     bool has_logits;
     int32_t pending; /* chosen, not evaluated; -1 = none */
     atomic_bool cancel;

@@ -38,6 +38,8 @@ static rg_code plan_with(rg_plan *plan, const rg_model *m, const rg_engine_optio
                                  .host_bytes = rg_alloc_live_bytes() + RG_PROGRAM_BYTES,
                                  .chunk = opt->chunk,
                                  .n_ctx = default_ctx(m, opt->n_ctx),
+                                 .n_session = opt->n_session,
+                                 .snapshot_bytes = opt->snapshot_bytes,
                                  .kv = opt->kv,
                                  .mtp = opt->plan_mtp && m->hp.n_mtp,
                                  .draft_max = opt->plan_draft_max,
@@ -147,6 +149,7 @@ static rg_code open_core(rg_engine *e, const rg_engine_options *opt, rg_status *
                                   .kv = opt->kv,
                                   .mtp = opt->plan_mtp,
                                   .draft_max = opt->plan_draft_max};
+    e->kernels = opt->kernels;
     const int32_t lookahead = opt->lookahead == 0 ? -1 : opt->lookahead < 0 ? 0 : opt->lookahead;
     const rg_core_options core_opt = {.n_threads = opt->n_threads,
                                       .level = e->level,

@@ -17,12 +17,12 @@ static rg_code open_dump(rg_session *s, const rg_session_options *opt, rg_status
 static rg_code check_plan(const rg_engine *e, const rg_seq_options *seq, rg_status *st) {
     if (e->plan.automatic) return RG_OK;
     const uint64_t need = rg_seq_bytes_for(e->model, seq, rg_core_threads(e->core));
-    if (need <= e->plan.state_bytes) return RG_OK;
+    if (need <= e->plan.seq_bytes) return RG_OK;
     return rg_fail(st, RG_INVALID,
                    "a context of %u tokens takes %llu MiB, the budget has %llu MiB for it (%u "
                    "tokens)",
                    seq->n_ctx, (unsigned long long)need >> 20,
-                   (unsigned long long)e->plan.state_bytes >> 20, e->planned.n_ctx);
+                   (unsigned long long)e->plan.seq_bytes >> 20, e->planned.n_ctx);
 }
 
 static rg_code create_parts(rg_session *s, const rg_session_options *opt, rg_status *st) {
@@ -31,6 +31,7 @@ static rg_code create_parts(rg_session *s, const rg_session_options *opt, rg_sta
     if (!seq.n_ctx) seq.n_ctx = s->engine->planned.n_ctx;
     rg_session_draft_needs(&seq, s->engine->model, opt);
     RG_TRY(check_plan(s->engine, &seq, st));
+    s->options = seq;
     RG_TRY(open_dump(s, opt, st));
     RG_TRY(rg_seq_create(&s->seq, s->engine->core, &seq, st));
     s->stats.state_bytes = rg_seq_bytes(s->seq);

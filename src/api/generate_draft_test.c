@@ -32,7 +32,7 @@ typedef enum behaviour { NONE, ALL_RIGHT, WRONG_AT, SOMETIMES } behaviour;
 
 typedef struct listener {
     /* what came */
-    int32_t ids[2 * N_GEN];
+    int32_t ids[192];
     uint32_t n, n_logits;
     char text[8192];
     size_t len;

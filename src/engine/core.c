@@ -60,6 +60,9 @@ rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const rg_model *model
     core->layer_times =
         rg_alloc(core->hp->n_layer + core->hp->n_mtp, sizeof *core->layer_times, st);
     if (!core->layer_times) RG_GO(RG_NOMEM);
+    core->expert_uses = rg_alloc((size_t)(core->hp->n_layer + core->hp->n_mtp) * core->hp->n_expert,
+                                 sizeof *core->expert_uses, st);
+    if (!core->expert_uses) RG_GO(RG_NOMEM);
     RG_GO(rg_weights_load(core, st));
     RG_GO(make_scratch(core, st));
     RG_GO(rg_ple_open(core, st));
@@ -82,6 +85,7 @@ void rg_core_destroy(rg_core *core) {
     rg_mem_unmap(core->scratch_memory, core->scratch_bytes);
     rg_free(core->inv_freq);
     rg_free(core->layer_times);
+    rg_free(core->expert_uses);
     rg_free(core);
 }
 

@@ -202,6 +202,7 @@ struct rg_core {
     rg_core_times times;
     rg_ple_reader *ple;          /* NULL: no n-gram table */
     rg_layer_times *layer_times; /* [n_layer + n_mtp] */
+    uint32_t *expert_uses;       /* [n_layer + n_mtp][n_expert] times chosen */
     uint64_t lap_ns;             /* when the layers' time was last charged to one of its parts */
     rg_stream *stream;           /* NULL: the experts are in the weights */
     uint32_t *routes; /* [n_layer + n_mtp][chunk * n_used] items of the window, (row, k) order */

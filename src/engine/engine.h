@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 
 #include "base/base.h"
+#include "engine/batch.h"
 #include "engine/draft.h"
 #include "engine/drafter.h"
 #include "engine/dump.h"

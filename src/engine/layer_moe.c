@@ -326,6 +326,16 @@ static rg_code tap_outputs(const rg_window *win, const rg_moe_weights *w, uint32
 /* ---- the half layer ------------------------------------------------------------------------- */
 
 /* Routes, checks and groups the rows; *n experts are in use. */
+/* For whoever watches: routing never reads it. */
+static void count_uses(rg_core *core, uint32_t layer, uint32_t n) {
+    uint32_t *uses = core->expert_uses + (size_t)layer * core->hp->n_expert;
+    const uint32_t *begin = core->s.expert_begin;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t e = core->s.active[i];
+        uses[e] += begin[e + 1] - begin[e];
+    }
+}
+
 static rg_code route(moe_job *job, const rg_window *win, uint32_t *n, rg_status *st) {
     rg_core *core = job->core;
     rg_pool_run(core->pool, job->T, 1, route_rows, job);
@@ -336,6 +346,7 @@ static rg_code route(moe_job *job, const rg_window *win, uint32_t *n, rg_status 
     if (rg_tapped(core)) RG_TRY(tap_routes(win, job->layer, st));
     *n = group_pairs(core, job->T);
     core->times.n_distinct += *n;
+    count_uses(core, job->layer, *n);
     if (core->trace) {
         rg_trace_turn(core->trace, job->layer, core->s.expert_ids, job->T, rg_experts_mode(job->T));
     }

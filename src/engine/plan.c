@@ -84,8 +84,11 @@ static rg_code measure(rg_plan *p, const rg_model *m, const rg_plan_request *req
     const rg_seq_options seq = {
         .n_ctx = req->n_ctx, .kv = req->kv, .mtp = req->mtp, .draft_max = req->draft_max};
     const rg_drafter_options drafter = {.mode = RG_DRAFT_AUTO};
-    p->state_bytes = rg_seq_bytes_for(m, &seq, req->n_threads);
-    if (req->draft_max) p->state_bytes += rg_drafter_bytes(&drafter, req->n_ctx);
+    p->n_session = req->n_session ? req->n_session : 1;
+    p->snapshot_bytes = req->snapshot_bytes;
+    p->seq_bytes = rg_seq_bytes_for(m, &seq, req->n_threads);
+    if (req->draft_max) p->seq_bytes += rg_drafter_bytes(&drafter, req->n_ctx);
+    p->state_bytes = p->n_session * p->seq_bytes + p->snapshot_bytes;
     p->host_bytes = req->host_bytes;
     p->io_bytes = IO_BYTES;
     p->slot_bytes = layout.slot_bytes_max;
@@ -171,7 +174,13 @@ static rg_code line(rg_buf *out, const char *what, uint64_t bytes, const char *n
 rg_code rg_plan_print(const rg_plan *p, rg_buf *out, rg_status *st) {
     char note[128];
     RG_TRY(line(out, "trunk", p->trunk_bytes, "weights that stay in memory", st));
-    snprintf(note, sizeof note, "a context of %u tokens", p->n_ctx);
+    if (p->n_session == 1 && !p->snapshot_bytes) {
+        snprintf(note, sizeof note, "a context of %u tokens", p->n_ctx);
+    } else {
+        snprintf(note, sizeof note, "%u context%s of %u tokens, %.1f MiB of earlier states",
+                 p->n_session, p->n_session == 1 ? "" : "s", p->n_ctx,
+                 (double)p->snapshot_bytes / 0x1p20);
+    }
     RG_TRY(line(out, "state", p->state_bytes, note, st));
     snprintf(note, sizeof note, "prefill in chunks of %u tokens, given back after it", p->chunk);
     RG_TRY(line(out, "scratch", p->scratch_bytes, note, st));

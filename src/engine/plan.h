@@ -17,6 +17,8 @@ typedef struct rg_plan_request {
     uint64_t host_bytes;    /* tokenizer, metadata, program: measured by the caller */
     uint32_t chunk;         /* 0 = chosen here */
     uint32_t n_ctx;
+    uint32_t n_session;      /* sequences of n_ctx at once; 0 = 1 */
+    uint64_t snapshot_bytes; /* kept for states of earlier lengths */
     rg_kv_type kv;
     uint32_t draft_max;
     bool mtp;
@@ -29,6 +31,9 @@ typedef struct rg_plan {
     bool automatic;        /* found free */
     bool resident;         /* every expert is loaded, nothing streams */
     bool packed;           /* experts stream from a pack */
+    uint32_t n_session;
+    uint64_t snapshot_bytes;
+    uint64_t seq_bytes; /* of one sequence; state_bytes is all of them and the snapshots */
     uint64_t trunk_bytes, state_bytes, scratch_bytes, host_bytes, io_bytes;
     uint64_t ngram_bytes;       /* of the n-gram table's rows in memory; 0 without a table */
     uint64_t ngram_cache_bytes; /* of their cache, as asked for */

@@ -1,0 +1,50 @@
+/* Several sequences in one window, and putting a sequence back to an earlier length.
+ *
+ * By the charter the rows of a window are independent, so what a sequence gets does not depend on
+ * its neighbours. Keys and values of a position never change once written; only the recurrent state
+ * (delta net, convolutions, the draft block's pending row) moves on with every token. A state holds
+ * that part at one length: with it a sequence that still has the rows below goes back.
+ */
+#ifndef RG_ENGINE_BATCH_H
+#define RG_ENGINE_BATCH_H
+
+#include <stdatomic.h>
+
+#include "base/base.h"
+
+typedef struct rg_core rg_core;
+typedef struct rg_seq rg_seq;
+
+#define RG_BATCH_PARTS_MAX 64u
+
+typedef struct rg_batch_rows {
+    rg_seq *seq;   /* each at most once */
+    uint32_t n;    /* rows, >= 1 */
+    float *logits; /* [n_vocab] gets those of the last row; NULL = not wanted */
+} rg_batch_rows;
+
+/* Appends ids[sum of n], part by part, in one window of at most the core's chunk. INVALID changes
+ * nothing; any other failure leaves all sequences unusable until they are reset or put back.
+ * Sequences under cache-aware routing are UNSUPPORTED: their windows are cut at fixed positions. */
+RG_MUST_CHECK rg_code rg_core_eval_batch(rg_core *core, const rg_batch_rows *parts, uint32_t n_part,
+                                         const int32_t *ids, const atomic_bool *cancel,
+                                         rg_status *st);
+
+/* Bytes of the recurrent part of a sequence's state, the same for every length. */
+size_t rg_seq_state_bytes(const rg_seq *seq);
+/* Copies it out; the sequence has not failed. */
+void rg_seq_state_save(const rg_seq *seq, void *dst);
+/* Puts the sequence back to `length`: its rows below are still there and `src` was saved at that
+ * length, of this sequence or of another with the same options and the same tokens. */
+void rg_seq_state_load(rg_seq *seq, uint32_t length, const void *src);
+
+/* What positions [0, n) take in the caches and histories, token ids included. */
+size_t rg_seq_rows_bytes(const rg_seq *seq, uint32_t n);
+void rg_seq_rows_save(const rg_seq *seq, uint32_t n, void *dst);
+/* Fills positions [0, n); the length is set by rg_seq_state_load. */
+void rg_seq_rows_load(rg_seq *seq, uint32_t n, const void *src);
+
+/* Times each expert was chosen since the core was created: [n_layer + n_mtp][n_expert]. */
+const uint32_t *rg_core_expert_uses(const rg_core *core);
+
+#endif

@@ -1,0 +1,102 @@
+/* The recurrent part of a sequence's state, and the rows of its caches, copied out and back. One
+ * walk each serves counting, saving and loading, so that they cannot disagree. */
+#include <string.h>
+
+#include "engine/core.h"
+
+typedef enum walk_mode { WALK_COUNT, WALK_SAVE, WALK_LOAD } walk_mode;
+
+typedef struct walk {
+    walk_mode mode;
+    uint8_t *out;      /* WALK_SAVE */
+    const uint8_t *in; /* WALK_LOAD */
+    size_t used;
+} walk;
+
+static void visit(walk *w, void *part, size_t bytes) {
+    if (w->mode == WALK_SAVE) memcpy(w->out + w->used, part, bytes);
+    if (w->mode == WALK_LOAD) memcpy(part, w->in + w->used, bytes);
+    w->used += bytes;
+}
+
+static void walk_state(walk *w, const rg_seq *seq) {
+    const rg_hparams *hp = seq->core->hp;
+    const size_t D = hp->ssm_head_dim, HE = (size_t)hp->n_hc * hp->n_embd;
+    const size_t channels = (2 * (size_t)hp->n_k_head + hp->n_v_head) * D;
+    for (uint32_t i = 0; i < hp->n_layer; i++) {
+        const rg_layer_state *l = &seq->layers[i];
+        if (l->S) {
+            visit(w, l->S, hp->n_v_head * D * D * sizeof(float));
+            visit(w, l->conv, (hp->ssm_conv - 1) * channels * sizeof(float));
+        }
+        if (l->ple_conv) {
+            const size_t rows = (size_t)(hp->ple_conv - 1) * hp->ple_ngram;
+            visit(w, l->ple_conv, rows * HE * sizeof(float));
+        }
+    }
+    if (seq->opt.mtp) visit(w, seq->mtp_pending, HE * sizeof(float));
+}
+
+static void walk_kv(walk *w, const rg_seq *seq, const rg_kv *kv, uint32_t ratio, uint32_t n) {
+    const rg_hparams *hp = seq->core->hp;
+    const size_t size = rg_seq_f16(seq) ? 2 : 4, row = (size_t)hp->n_head_kv * hp->head_dim * size;
+    visit(w, kv->k, n * row);
+    visit(w, kv->v, n * row);
+    if (!ratio) return;
+    visit(w, kv->idx_raw, (size_t)n * hp->idx_head_dim * size);
+    visit(w, kv->idx_block, (size_t)(n / ratio) * hp->idx_head_dim * size);
+}
+
+static void walk_rows(walk *w, const rg_seq *seq, uint32_t n) {
+    const rg_model *m = seq->core->model;
+    for (uint32_t i = 0; i < m->hp.n_layer; i++) {
+        if (!m->layers[i].is_attn) continue;
+        walk_kv(w, seq, &seq->layers[i].kv, m->layers[i].attn.ratio, n);
+    }
+    /* The draft block lags one row behind the trunk. */
+    if (seq->opt.mtp && n) {
+        walk_kv(w, seq, &seq->layers[m->hp.n_layer].kv, m->mtp.layer.attn.ratio, n - 1);
+    }
+    visit(w, seq->ids, n * sizeof *seq->ids);
+}
+
+size_t rg_seq_state_bytes(const rg_seq *seq) {
+    walk w = {.mode = WALK_COUNT};
+    walk_state(&w, seq);
+    return w.used;
+}
+
+void rg_seq_state_save(const rg_seq *seq, void *dst) {
+    RG_ASSERT(!seq->failed);
+    walk w = {.mode = WALK_SAVE, .out = dst};
+    walk_state(&w, seq);
+}
+
+void rg_seq_state_load(rg_seq *seq, uint32_t length, const void *src) {
+    RG_ASSERT(length >= 1);
+    RG_ASSERT(length <= seq->opt.n_ctx);
+    walk w = {.mode = WALK_LOAD, .in = src};
+    walk_state(&w, seq);
+    seq->length = length;
+    seq->mtp_length = seq->opt.mtp ? length - 1 : 0;
+    seq->failed = false;
+    rg_seq_moce_end(seq);
+}
+
+size_t rg_seq_rows_bytes(const rg_seq *seq, uint32_t n) {
+    walk w = {.mode = WALK_COUNT};
+    walk_rows(&w, seq, n);
+    return w.used;
+}
+
+void rg_seq_rows_save(const rg_seq *seq, uint32_t n, void *dst) {
+    RG_ASSERT(n <= seq->opt.n_ctx);
+    walk w = {.mode = WALK_SAVE, .out = dst};
+    walk_rows(&w, seq, n);
+}
+
+void rg_seq_rows_load(rg_seq *seq, uint32_t n, const void *src) {
+    RG_ASSERT(n <= seq->opt.n_ctx);
+    walk w = {.mode = WALK_LOAD, .in = src};
+    walk_rows(&w, seq, n);
+}
