@@ -48,6 +48,12 @@ typedef struct rg_core_options {
     bool lock_memory;    /* keep weights and arena from being paged out */
     /* Backend, direct, depth, lookahead, null_reads, faults, poison, policy; the rest is set. */
     rg_stream_options io;
+    /* The trunk on a GPU: the device as rg_gpu_enumerate lists it (< 0: the best), under the
+     * validation layers or not, compiled kernels kept in a file (NULL: not). */
+    bool gpu;
+    int32_t gpu_device;
+    bool gpu_validate;
+    const char *gpu_cache_path;
     uint64_t ple_cache_bytes; /* of the n-gram rows' cache; 0 = RG_PLE_CACHE_DEFAULT */
     bool ple_resident;        /* load the n-gram table */
     /* Paths are borrowed while the core is created. */
@@ -69,6 +75,9 @@ RG_MUST_CHECK rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const r
 void rg_core_destroy(rg_core *core);
 
 int rg_core_threads(const rg_core *core);
+const char *rg_core_gpu_name(const rg_core *core); /* "" = the CPU computes */
+/* Complaints of the validation layers so far; 0 without them. */
+uint64_t rg_core_gpu_complaints(const rg_core *core);
 uint32_t rg_core_chunk(const rg_core *core);
 /* Bytes held: weights (with experts), scratch. */
 uint64_t rg_core_weight_bytes(const rg_core *core);
