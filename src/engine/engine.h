@@ -53,6 +53,7 @@ typedef struct rg_core_options {
     bool gpu;
     int32_t gpu_device;
     bool gpu_validate;
+    bool gpu_stamps; /* time every kernel of windows whose experts are all in memory */
     const char *gpu_cache_path;
     uint64_t ple_cache_bytes; /* of the n-gram rows' cache; 0 = RG_PLE_CACHE_DEFAULT */
     bool ple_resident;        /* load the n-gram table */
@@ -76,6 +77,15 @@ void rg_core_destroy(rg_core *core);
 
 int rg_core_threads(const rg_core *core);
 const char *rg_core_gpu_name(const rg_core *core); /* "" = the CPU computes */
+/* Device time of the kernels, one line a program, since the core was created: filled when
+ * `gpu_stamps` was asked for. Returns how many there are; out[cap]. */
+typedef struct rg_core_gpu_time {
+    const char *program; /* static */
+    uint64_t ns, count;
+} rg_core_gpu_time;
+uint32_t rg_core_gpu_times(const rg_core *core, rg_core_gpu_time *out, uint32_t cap);
+/* Dispatches and barriers of the last window. */
+void rg_core_gpu_counts(const rg_core *core, uint32_t *dispatches, uint32_t *barriers);
 /* Complaints of the validation layers so far; 0 without them. */
 uint64_t rg_core_gpu_complaints(const rg_core *core);
 uint32_t rg_core_chunk(const rg_core *core);

@@ -301,6 +301,18 @@ const char *rg_core_gpu_name(const rg_core *core) {
     return core->gpu ? rg_gpu_get_info(core->gpu->gpu)->name : "";
 }
 
+uint32_t rg_core_gpu_times(const rg_core *core, rg_core_gpu_time *out, uint32_t cap) {
+    if (!core->gpu) return 0;
+    const uint32_t n = core->gpu->n_time < cap ? core->gpu->n_time : cap;
+    memcpy(out, core->gpu->times, n * sizeof *out);
+    return n;
+}
+
+void rg_core_gpu_counts(const rg_core *core, uint32_t *dispatches, uint32_t *barriers) {
+    *dispatches = core->gpu ? core->gpu->dispatches : 0;
+    *barriers = core->gpu ? core->gpu->barriers : 0;
+}
+
 uint64_t rg_core_gpu_complaints(const rg_core *core) {
     return core->gpu ? rg_gpu_complaints(core->gpu->gpu, NULL) : 0;
 }

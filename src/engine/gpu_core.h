@@ -42,6 +42,7 @@ typedef struct rg_gpu_chunk {
     rg_gpu_buffer buffer;
 } rg_gpu_chunk;
 
+#define RG_GPU_PROGRAMS_MAX 64u
 #define RG_GPU_STEPS 5u /* lists of a layer at most */
 
 struct rg_gpu_core {
@@ -64,6 +65,8 @@ struct rg_gpu_core {
     uint64_t whole_key; /* what `whole` and steps[0] hold; 0 = nothing to be used again */
     uint64_t layer_end; /* on the timeline, of the layer before */
     uint32_t dispatches, barriers; /* of the last window */
+    rg_core_gpu_time times[RG_GPU_PROGRAMS_MAX];
+    uint32_t n_time;
 };
 
 /* State of a sequence on the device. */

@@ -139,7 +139,7 @@ static uint64_t key_of(const run *w) {
 static rg_code record_whole(const run *w, rg_status *st) {
     rg_gpu_rec r = rec_of(w, w->g->steps[0]);
     w->g->dispatches = w->g->barriers = 0;
-    rg_gpu_list_begin(r.list, false);
+    rg_gpu_list_begin(r.list, w->core->opt.gpu_stamps);
     record_begin(w, &r);
     bool split = false;
     for (uint32_t i = 0; i < w->core->hp->n_layer; i++) {
@@ -148,7 +148,7 @@ static rg_code record_whole(const run *w, rg_status *st) {
                 RG_TRY(rg_gpu_list_end(r.list, st));
                 count(w, r.list);
                 r.list = w->g->whole;
-                rg_gpu_list_begin(r.list, false);
+                rg_gpu_list_begin(r.list, w->core->opt.gpu_stamps);
                 split = true;
             }
             rg_gpu_rec_ple(&r, i);
@@ -162,11 +162,27 @@ static rg_code record_whole(const run *w, rg_status *st) {
     if (!split) { /* always two lists */
         RG_TRY(rg_gpu_list_end(r.list, st));
         r.list = w->g->whole;
-        rg_gpu_list_begin(r.list, false);
+        rg_gpu_list_begin(r.list, w->core->opt.gpu_stamps);
     }
     record_end(w, &r);
     count(w, r.list);
     return rg_gpu_list_end(r.list, st);
+}
+
+/* Adds the device times of a list to the core's sums, program by program. */
+static void add_times(const run *w, rg_gpu_list *list) {
+    rg_gpu_core *g = w->g;
+    uint32_t n = 0;
+    const rg_gpu_time *t = rg_gpu_list_times(list, &n);
+    for (uint32_t i = 0; t && i < n; i++) {
+        uint32_t k = 0;
+        while (k < g->n_time && strcmp(g->times[k].program, t[i].program) != 0)
+            k++;
+        if (k == RG_GPU_PROGRAMS_MAX) return;
+        if (k == g->n_time) g->times[g->n_time++] = (rg_core_gpu_time){.program = t[i].program};
+        g->times[k].ns += t[i].ns;
+        g->times[k].count++;
+    }
 }
 
 static rg_code run_whole(const run *w, rg_status *st) {
@@ -191,6 +207,10 @@ static rg_code run_whole(const run *w, rg_status *st) {
         RG_TRY(rg_gpu_signal(w->g->gpu, joined, st));
     }
     RG_TRY(rg_gpu_wait(w->g->gpu, done, ANSWER_NS, rc == RG_OK ? st : NULL));
+    if (w->core->opt.gpu_stamps) {
+        add_times(w, w->g->steps[0]);
+        add_times(w, w->g->whole);
+    }
     return rc;
 }
 
