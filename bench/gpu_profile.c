@@ -61,8 +61,7 @@ static rg_code run(const char *path, uint32_t prompt, uint32_t windows, int32_t 
     rg_model *model = NULL;
     rg_core *core = NULL;
     rg_seq *seq = NULL;
-    rg_core_options opt = {
-        .chunk = prompt, .gpu = true, .gpu_device = device, .gpu_stamps = true};
+    rg_core_options opt = {.chunk = prompt, .gpu = true, .gpu_device = device, .gpu_stamps = true};
     const rg_model_options model_opt = {.no_mtp = true};
     const rg_seq_options seq_opt = {.n_ctx = prompt + 4 * windows + 16};
     rg_code rc = rg_cpu_level_pick(&opt.level, NULL, st);

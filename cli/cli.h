@@ -29,8 +29,8 @@ typedef struct cli_options {
     uint32_t chunk;
     rg_kernel_set kernels;
     rg_kv_type kv;
-    bool gpu;      /* --backend vulkan */
-    int device;    /* -1 = the best */
+    bool gpu;       /* --backend vulkan */
+    int device;     /* -1 = the best */
     bool gpu_check; /* under the validation layers */
     const char *chat_template;
     bool no_mtp;

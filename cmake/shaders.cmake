@@ -1,6 +1,6 @@
 # GPU programs: every src/kernels/gpu/shaders/*.comp is compiled to SPIR-V, validated, and embedded.
-# `cmake --build ... --target metal` translates them for Apple devices. Without the compiler there is
-# no GPU backend: RG_GPU is then OFF.
+# Target `metal` translates them for Apple devices. Without the compiler there is no GPU backend:
+# RG_GPU is then OFF.
 find_program(RG_GLSLANG glslangValidator)
 find_program(RG_SPIRV_VAL spirv-val)
 find_program(RG_SPIRV_CROSS spirv-cross)
@@ -42,6 +42,12 @@ function(rg_gpu_programs target)
     DEPENDS ${binaries} ${CMAKE_SOURCE_DIR}/tools/embed_spirv.py VERBATIM)
   target_sources(${target} PRIVATE ${dir}/programs.c)
   if(metals)
-    add_custom_target(metal DEPENDS ${metals})
+    set(all "")
+    if(RG_TESTS)
+      set(all ALL)
+      add_test(NAME metal_test COMMAND ${RG_PYTHON} ${CMAKE_SOURCE_DIR}/tests/metal_test.py ${dir}
+        ${programs})
+    endif()
+    add_custom_target(metal ${all} DEPENDS ${metals})
   endif()
 endfunction()

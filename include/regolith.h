@@ -91,9 +91,9 @@ typedef struct rg_engine_options {
     uint32_t chunk; /* tokens of a prefill chunk; 0 = default */
     bool no_mtp;    /* leave the draft block out */
 
-    /* The trunk on a GPU through Vulkan: the device as `regolith doctor` lists them (-1 = the best);
-     * gpu_check: under the validation layers, for tests. Compiled kernels are kept in gpu_cache_path
-     * (NULL = not). */
+    /* The trunk on a GPU through Vulkan: the device as `regolith doctor` lists them (-1 = the
+     * best); gpu_check: under the validation layers, for tests. Compiled kernels are kept in
+     * gpu_cache_path (NULL = not). */
     bool gpu;
     int gpu_device;
     bool gpu_check;

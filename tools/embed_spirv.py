@@ -15,7 +15,8 @@ def words_of(path):
 
 def main():
     out, paths = sys.argv[1], sys.argv[2:]
-    lines = ["/* Made at build time by tools/embed_spirv.py. */", '#include "kernels/gpu/gpu.h"', ""]
+    lines = ["/* Made at build time by tools/embed_spirv.py. */"]
+    lines += ['#include "kernels/gpu/gpu.h"', ""]
     table = []
     for path in sorted(paths):
         name = os.path.splitext(os.path.basename(path))[0]

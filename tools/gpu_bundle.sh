@@ -17,7 +17,7 @@ cp tests/data/demo/heldout.txt "$dir/models/"
 layer=$(find /usr/lib -name 'libVkLayer_khronos_validation.so' 2>/dev/null | head -1)
 for program in "$dir/regolith" "$dir/gpu_profile" $layer; do
     ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// {print $3}'
-done | sort -u | grep -v -E '/(libc|libm|libpthread|libdl|ld-linux[^/]*)\.so' | while read -r lib; do
+done | sort -u | grep -v -E '/(libc|libm|libpthread|libdl)\.so' | while read -r lib; do
     cp -L "$lib" "$dir/lib/"
 done
 loader=$(ldconfig -p | awk '/libvulkan\.so\.1 / {print $NF; exit}')

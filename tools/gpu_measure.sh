@@ -49,14 +49,14 @@ if has check; then # same answers, validation silent, same bits however the work
         run 100 check.txt "$rg" logits -m "$here/models/$m.gguf" --ids "$here/models/$m.ids" \
             --backend vulkan --gpu-check --chunk 7 --arena-experts 9 --hash
     done
+    demo=$here/models/regolith-demo-q4.gguf
     for b in cpu vulkan; do
-        run 60 check.txt "$rg" run -m "$here/models/regolith-demo-q4.gguf" --raw -p "The moon" -n 48 \
-            --temp 0 --backend $b
+        run 60 check.txt "$rg" run -m "$demo" --raw -p "The moon" -n 48 --temp 0 --backend $b
     done
     head -c 1500 "$here/models/heldout.txt" >"$work/heldout.txt"
-    run 60 check.txt "$rg" kld -m "$here/models/regolith-demo-q4.gguf" -f "$work/heldout.txt" \
+    run 60 check.txt "$rg" kld -m "$demo" -f "$work/heldout.txt" \
         --kernels ref --save "$work/ref.kld"
-    run 60 check.txt "$rg" kld -m "$here/models/regolith-demo-q4.gguf" -f "$work/heldout.txt" \
+    run 60 check.txt "$rg" kld -m "$demo" -f "$work/heldout.txt" \
         --backend vulkan --ref "$work/ref.kld"
 fi
 if has ops; then
@@ -69,14 +69,15 @@ if has profile; then
 fi
 if has resident; then
     need_model
-    run 200 resident.txt "$rg" bench -m "$model" --backend vulkan -p 1024 -n 64 --chunk 1024 --reps 3
+    run 200 resident.txt "$rg" bench -m "$model" --backend vulkan -p 1024 -n 64 --chunk 1024 \
+        --reps 3
     run 200 resident.txt "$rg" bench -m "$model" --backend cpu -p 1024 -n 32 --chunk 1024 --reps 1
 fi
 if has streamed; then # a fifth of the experts in the arena
     need_model
     slots=$((layers * 512 / 5))
-    run 200 streamed.txt "$rg" bench -m "$model" --backend vulkan -p 1024 -n 64 --chunk 1024 --reps 2 \
-        --arena-experts $slots
+    run 200 streamed.txt "$rg" bench -m "$model" --backend vulkan -p 1024 -n 64 --chunk 1024 \
+        --reps 2 --arena-experts $slots
     run 200 streamed.txt "$rg" bench -m "$model" --backend vulkan -p 64 -n 64 --reps 3 \
         --arena-experts $slots --ab split=on,off
 fi

@@ -184,9 +184,9 @@ size_t rg_scratch_layout(const rg_scratch_shape *shape, rg_scratch *s, rg_thread
 
 struct rg_core {
     struct rg_gpu_core *gpu; /* NULL: the CPU computes */
-    const rg_gguf *gguf;   /* borrowed */
-    const rg_model *model; /* borrowed */
-    const rg_hparams *hp;  /* &model->hp */
+    const rg_gguf *gguf;     /* borrowed */
+    const rg_model *model;   /* borrowed */
+    const rg_hparams *hp;    /* &model->hp */
     const rg_ops *ops;
     rg_core_options opt;
     uint32_t chunk;

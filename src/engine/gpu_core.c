@@ -44,13 +44,14 @@ static void note_moe(starts *s, const rg_moe_weights *w) {
 }
 
 static void note_layer(starts *s, const rg_layer_weights *w) {
-    const void *all[] = {w->gdn.qkv.data,  w->gdn.gate.data,   w->gdn.alpha.data, w->gdn.beta.data,
-                         w->gdn.out.data,  w->gdn.conv,        w->gdn.dt,         w->gdn.a,
-                         w->gdn.norm,      w->attn.q.data,     w->attn.k.data,    w->attn.v.data,
-                         w->attn.out.data, w->attn.idx_q.data, w->attn.q_norm,    w->attn.k_norm,
-                         w->attn.idx_k.data, w->attn.idx_q_norm, w->attn.idx_k_norm,
-                         w->ple.key.data,  w->ple.value.data,  w->ple.norm_key,   w->ple.conv,
-                         w->ple.norm_query, w->ple.norm_conv};
+    const void *all[] = {
+        w->gdn.qkv.data,    w->gdn.gate.data,   w->gdn.alpha.data,  w->gdn.beta.data,
+        w->gdn.out.data,    w->gdn.conv,        w->gdn.dt,          w->gdn.a,
+        w->gdn.norm,        w->attn.q.data,     w->attn.k.data,     w->attn.v.data,
+        w->attn.out.data,   w->attn.idx_q.data, w->attn.q_norm,     w->attn.k_norm,
+        w->attn.idx_k.data, w->attn.idx_q_norm, w->attn.idx_k_norm, w->ple.key.data,
+        w->ple.value.data,  w->ple.norm_key,    w->ple.conv,        w->ple.norm_query,
+        w->ple.norm_conv};
     for (size_t i = 0; i < RG_ARRAY_LEN(all); i++)
         note(s, all[i]);
     note_hc(s, &w->hc_attn);
@@ -206,8 +207,8 @@ static size_t layout_scratch(rg_gpu_core *g, uint8_t *base) {
 }
 
 static rg_code make_scratch(rg_gpu_core *g, rg_status *st) {
-    rg_code rc = rg_gpu_buffer_create(g->gpu, &g->scratch, layout_scratch(g, NULL), RG_GPU_DEVICE,
-                                      st);
+    rg_code rc =
+        rg_gpu_buffer_create(g->gpu, &g->scratch, layout_scratch(g, NULL), RG_GPU_DEVICE, st);
     if (rc == RG_OK)
         rc = rg_gpu_buffer_create(g->gpu, &g->shared, layout_shared(g->core, &g->to, NULL),
                                   RG_GPU_SHARED, st);

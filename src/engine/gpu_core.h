@@ -4,35 +4,34 @@
  * creation of sequences and the arena of the stream ask for it; everything else of the engine is
  * the same for both.
  *
- * Device addresses wear the types of the host's pointers, so that the scratch plan and the plan of a
- * sequence's state lay out device memory too. They are never read through on the host.
+ * Device addresses wear the types of the host's pointers, so that the scratch plan and the plan of
+ * a sequence's state lay out device memory too. They are never read through on the host.
  */
 #ifndef RG_ENGINE_GPU_CORE_H
 #define RG_ENGINE_GPU_CORE_H
 
 #include "engine/core.h"
-#include "kernels/gpu/gpu_ops.h"
 
 /* What the host writes for the device, at fixed places of one buffer. */
 typedef struct rg_gpu_shared {
-    int32_t *ids;       /* [chunk] */
-    float *rope;        /* [chunk][n_rot] */
-    float *rope_blocks; /* [chunk + segments][n_rot] */
-    uint32_t *pos0;     /* [segments], 16 bytes apart */
-    float *ple_in;      /* [chunk][ple heads * row] */
+    int32_t *ids;         /* [chunk] */
+    float *rope;          /* [chunk][n_rot] */
+    float *rope_blocks;   /* [chunk + segments][n_rot] */
+    uint32_t *pos0;       /* [segments], 16 bytes apart */
+    float *ple_in;        /* [chunk][ple heads * row] */
     uint64_t *experts[3]; /* [n_expert] gate, up, down of the turn */
-    uint32_t *slots[2]; /* lists of two phases: as rg_gpu_plan makes them */
-    uint32_t *grids[2]; /* [2][3] of each phase, hidden and output rows */
-    uint32_t *moe_ids;  /* [chunk][n_used] experts that the host chose */
+    uint32_t *slots[2];   /* lists of two phases: as rg_gpu_plan makes them */
+    uint32_t *grids[2];   /* [2][3] of each phase, hidden and output rows */
+    uint32_t *moe_ids;    /* [chunk][n_used] experts that the host chose */
 } rg_gpu_shared;
 
 /* What the device writes for the host. */
 typedef struct rg_gpu_seen {
-    uint32_t *flag;  /* UINT32_MAX: all values were finite */
-    uint32_t *ids;   /* [chunk][n_used] */
-    float *router;   /* [chunk][n_expert] */
-    float *ahead;    /* [chunk][n_expert] */
-    float *logits;   /* [RG_HEAD_ROWS][n_vocab] */
+    uint32_t *flag; /* UINT32_MAX: all values were finite */
+    uint32_t *ids;  /* [chunk][n_used] */
+    float *router;  /* [chunk][n_expert] */
+    float *ahead;   /* [chunk][n_expert] */
+    float *logits;  /* [RG_HEAD_ROWS][n_vocab] */
 } rg_gpu_seen;
 
 /* A piece of the host's weights and its copy. */
@@ -43,7 +42,7 @@ typedef struct rg_gpu_chunk {
 } rg_gpu_chunk;
 
 #define RG_GPU_PROGRAMS_MAX 64u
-#define RG_GPU_STEPS 5u /* lists of a layer at most */
+#define RG_GPU_STEPS        5u /* lists of a layer at most */
 
 struct rg_gpu_core {
     rg_core *core;
@@ -51,19 +50,18 @@ struct rg_gpu_core {
     rg_gpu_chunk *chunks; /* ascending */
     uint32_t n_chunk;
     rg_gpu_buffer tables, scratch, shared, readback, arena;
-    uint8_t *arena_host; /* aligned start of the arena */
-    rg_scratch s;        /* device addresses; s.ple_in, rope and ids lie in `shared` */
-    uint32_t *flag;      /* device */
+    uint8_t *arena_host;    /* aligned start of the arena */
+    rg_scratch s;           /* device addresses; s.ple_in, rope and ids lie in `shared` */
+    uint32_t *flag;         /* device */
     uint32_t *list, *grids; /* device: plans of the device itself */
-    rg_gpu_shared to;    /* host addresses */
-    rg_gpu_shared at;    /* the same places, device addresses */
-    rg_gpu_seen from;    /* host addresses */
-    rg_gpu_seen out;     /* device addresses */
+    rg_gpu_shared to;       /* host addresses */
+    rg_gpu_shared at;       /* the same places, device addresses */
+    rg_gpu_seen from;       /* host addresses */
+    rg_gpu_seen out;        /* device addresses */
     rg_gpu_list *whole, *head, *zero;
     rg_gpu_list *steps[RG_GPU_STEPS];
     uint32_t n_head_rows; /* rows of the last window whose logits are there already */
-    uint64_t whole_key; /* what `whole` and steps[0] hold; 0 = nothing to be used again */
-    uint64_t layer_end; /* on the timeline, of the layer before */
+    uint64_t whole_key;   /* what `whole` and steps[0] hold; 0 = nothing to be used again */
     uint32_t dispatches, barriers; /* of the last window */
     rg_core_gpu_time times[RG_GPU_PROGRAMS_MAX];
     uint32_t n_time;

@@ -204,19 +204,19 @@ static void prepare(const attn *a, const float *from, const float *norm, const v
                     bool cached, uint32_t D, uint32_t heads, uint32_t stride, uint32_t step) {
     const rg_hparams *hp = a->r->core->hp;
     const size_t row0 = a->seg->row0;
-    const rg_gpu_prepare_args p = {
-        .from = rg_at(from + row0 * stride),
-        .w = norm ? weight(a->r, norm) : 0,
-        .rope = rg_at(a->r->g->at.rope + row0 * hp->n_rot),
-        .to = cached ? rg_at(to) : rg_at((const float *)to + row0 * heads * D),
-        .pos0 = cached ? position_of(a->r, a->index) : 0,
-        .flag = rg_at(a->r->g->flag),
-        .D = D,
-        .n_rot = hp->n_rot,
-        .from_stride = stride,
-        .from_step = step,
-        .eps = hp->rms_eps,
-        .code = rg_gpu_code(a->layer, RG_GPU_IN_INDEX)};
+    const rg_gpu_prepare_args p = {.from = rg_at(from + row0 * stride),
+                                   .w = norm ? weight(a->r, norm) : 0,
+                                   .rope = rg_at(a->r->g->at.rope + row0 * hp->n_rot),
+                                   .to = cached ? rg_at(to)
+                                                : rg_at((const float *)to + row0 * heads * D),
+                                   .pos0 = cached ? position_of(a->r, a->index) : 0,
+                                   .flag = rg_at(a->r->g->flag),
+                                   .D = D,
+                                   .n_rot = hp->n_rot,
+                                   .from_stride = stride,
+                                   .from_step = step,
+                                   .eps = hp->rms_eps,
+                                   .code = rg_gpu_code(a->layer, RG_GPU_IN_INDEX)};
     rg_gpu_prepare(a->r->list, &p, a->f16, heads, a->seg->n);
 }
 
@@ -478,9 +478,8 @@ static expert_set experts_of(const rg_gpu_rec *r, uint32_t layer, bool tiles) {
 }
 
 static void activate(const rg_gpu_rec *r, uint32_t layer) {
-    const rg_gpu_silu_mul_args act = {.g = rg_at(r->g->s.gate),
-                                      .u = rg_at(r->g->s.up),
-                                      .n = r->core->w.layers[layer].moe.n_ff};
+    const rg_gpu_silu_mul_args act = {
+        .g = rg_at(r->g->s.gate), .u = rg_at(r->g->s.up), .n = r->core->w.layers[layer].moe.n_ff};
     rg_gpu_silu_mul(r->list, &act, r->win->T * r->core->hp->n_expert_used);
 }
 

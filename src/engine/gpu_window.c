@@ -1,8 +1,8 @@
 /* A window on the device.
  *
  * With all experts in memory the whole window is one list (two where the n-gram rows are joined),
- * handed over at once. With experts that stream, or with a choice that the host makes, each layer is
- * a turn:
+ * handed over at once. With experts that stream, or with a choice that the host makes, each layer
+ * is a turn:
  *
  *     device: ... mixer, router -> signal          shared expert, next router -> signal
  *     host:                       ids: turn begins, tables and lists are written
@@ -242,7 +242,8 @@ static void choose(const run *w, uint32_t layer) {
         const rg_segment *seg = &w->win->segs[i];
         for (uint32_t t = 0; seg->seq->moce && t < seg->n; t++) {
             const size_t row = seg->row0 + t;
-            rg_moce_route(seg->seq->moce, core->ops, layer, t, w->g->from.router + row * hp->n_expert,
+            rg_moce_route(seg->seq->moce, core->ops, layer, t,
+                          w->g->from.router + row * hp->n_expert,
                           core->s.expert_ids + row * hp->n_expert_used);
         }
     }
@@ -362,7 +363,8 @@ static rg_code run_streamed(const run *w, uint32_t layer, uint32_t n, uint64_t s
     for (uint32_t i = 0; i < n; i++)
         s->items[i] = base + s->active[i];
     const rg_turn *turn = NULL;
-    RG_TRY(rg_stream_begin(core->stream, layer, s->items, n, rg_experts_mode(w->win->T), &turn, st));
+    RG_TRY(
+        rg_stream_begin(core->stream, layer, s->items, n, rg_experts_mode(w->win->T), &turn, st));
     rg_code rc = RG_OK;
     uint64_t fence = 0;
     if (rg_experts_next_router(core, layer)) {
@@ -382,7 +384,8 @@ static rg_code run_turn(const run *w, uint32_t layer, uint64_t routed, uint64_t 
     choose(w, layer);
     const uint32_t n = rg_moe_group(core, w->win->T);
     if (core->trace)
-        rg_trace_turn(core->trace, layer, core->s.expert_ids, w->win->T, rg_experts_mode(w->win->T));
+        rg_trace_turn(core->trace, layer, core->s.expert_ids, w->win->T,
+                      rg_experts_mode(w->win->T));
     if (core->stream) return run_streamed(w, layer, n, shared, st);
     if (rg_experts_next_router(core, layer)) {
         RG_TRY(pass(w, shared, st));
@@ -424,31 +427,54 @@ static bool any_moce(const run *w) {
     return false;
 }
 
-/* The step in front of a layer's turn: the end of the layer before it, then up to the router. */
+/* What follows the experts of a layer, in front of the next one. */
+static void record_after(const run *w, const rg_gpu_rec *r, uint32_t layer) {
+    if (any_moce(w)) rg_gpu_rec_router(r, layer, false); /* weights of the host's choice */
+    rg_gpu_rec_combine(r, layer);
+}
+
+/* The step in front of a layer's turn: the end of the layer before it, then up to the router; and
+ * the step beside it. Lists are recorded again only after the router that follows their last use
+ * was waited for; the step beside may still run then, so there are two of it. */
 static rg_code run_layer(const run *w, uint32_t layer, rg_status *st) {
     uint64_t routed = 0, shared = 0;
     const bool ple = w->core->w.layers[layer].has_ple;
     if (ple) RG_TRY(tell_ple(w, st));
-    /* Lists of the layer before it may still run: two sets would be needed to record ahead. */
-    if (layer) RG_TRY(pass(w, w->g->layer_end, st));
     rg_gpu_rec r = rec_of(w, w->g->steps[0]);
     rg_gpu_list_begin(r.list, false);
-    if (layer == 0) record_begin(w, &r);
+    if (layer == 0) {
+        record_begin(w, &r);
+    } else {
+        record_after(w, &r, layer - 1);
+    }
     if (ple) rg_gpu_rec_ple(&r, layer);
     rg_gpu_rec_mixer(&r, layer);
     record_route(w, &r, layer);
     RG_TRY(submit_step(w, 0, &routed, st));
-    r.list = w->g->steps[1];
+    const uint32_t beside = layer % 2 ? 4 : 1;
+    r.list = w->g->steps[beside];
     rg_gpu_list_begin(r.list, false);
     record_shared(w, &r, layer);
-    RG_TRY(submit_step(w, 1, &shared, st));
-    RG_TRY(run_turn(w, layer, routed, shared, st));
-    r.list = w->g->steps[4];
+    RG_TRY(submit_step(w, beside, &shared, st));
+    return run_turn(w, layer, routed, shared, st);
+}
+
+/* Ends the window; also after a failure: what was handed over is done before its lists and slots
+ * are used again. */
+static rg_code end_turns(const run *w, bool failed, rg_status *st) {
+    const rg_gpu_rec r = rec_of(w, w->g->whole);
+    const uint64_t last = rg_gpu_next(w->g->gpu);
+    w->g->whole_key = 0;
     rg_gpu_list_begin(r.list, false);
-    if (any_moce(w)) rg_gpu_rec_router(&r, layer, false);
-    rg_gpu_rec_combine(&r, layer);
-    if (layer + 1 == w->core->hp->n_layer) record_end(w, &r);
-    return submit_step(w, 4, &w->g->layer_end, st);
+    if (!failed) {
+        record_after(w, &r, w->core->hp->n_layer - 1);
+        record_end(w, &r);
+    }
+    RG_TRY(rg_gpu_list_end(r.list, st));
+    count(w, r.list);
+    const rg_gpu_part part = {.list = r.list, .signal = last};
+    RG_TRY(rg_gpu_submit(w->g->gpu, &part, 1, st));
+    return pass(w, last, st);
 }
 
 static rg_code run_turns(const run *w, rg_status *st) {
@@ -461,14 +487,9 @@ static rg_code run_turns(const run *w, rg_status *st) {
             rc = run_layer(w, i, st);
         }
     }
-    /* Whatever was handed over ends before its lists and slots are used again. */
-    const uint64_t last = rg_gpu_next(w->g->gpu);
-    rg_gpu_list_begin(w->g->zero, false);
-    RG_TRY(rg_gpu_list_end(w->g->zero, st));
-    const rg_gpu_part part = {.list = w->g->zero, .signal = last};
-    w->g->whole_key = 0;
-    RG_TRY(rg_gpu_submit(w->g->gpu, &part, 1, st));
-    RG_TRY(pass(w, last, rc == RG_OK ? st : NULL));
+    rg_status ended = {0};
+    const rg_code end = end_turns(w, rc != RG_OK, &ended);
+    if (rc == RG_OK && end != RG_OK) return rg_fail(st, end, "%s", ended.message);
     return rc;
 }
 

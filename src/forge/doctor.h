@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 
 #include "base/base.h"
-#include "kernels/gpu/gpu.h"
+#include "kernels/kernels.h"
 
 #define RG_DOCTOR_POINTS_MAX   192u
 #define RG_DOCTOR_ADVICE_MAX   16u

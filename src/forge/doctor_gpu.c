@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "forge/doctor_parts.h"
-#include "kernels/gpu/gpu_ops.h"
 
 #define COPY_BYTES ((size_t)32 << 20)
 #define SHAKES     16u
@@ -34,9 +33,8 @@ static rg_code shake(rg_gpu *gpu, rg_gpu_list *const *lists, rg_doctor_gpu *out,
     for (uint32_t i = 0; i < SHAKES; i++) {
         rg_gpu_list_begin(lists[i], false);
         RG_TRY(rg_gpu_list_end(lists[i], st));
-        parts[i] = (rg_gpu_part){.list = lists[i],
-                                 .wait_host = rg_gpu_next_host(gpu),
-                                 .signal = rg_gpu_next(gpu)};
+        parts[i] = (rg_gpu_part){
+            .list = lists[i], .wait_host = rg_gpu_next_host(gpu), .signal = rg_gpu_next(gpu)};
     }
     RG_TRY(rg_gpu_submit(gpu, parts, SHAKES, st));
     const uint64_t begin = rg_now_ns();
@@ -105,8 +103,9 @@ rg_code rg_doctor_gpus_text(const rg_doctor_report *r, rg_buf *out, rg_status *s
             RG_TRY(rg_buf_printf(out, st, "  %-22s not measured: %s\n", "", g->error));
             continue;
         }
-        RG_TRY(rg_buf_printf(out, st, "  %-22s copies %.1f GB/s up, %.1f down; hand-shake %.0f us\n",
-                             "", g->to_device_gb_s, g->from_device_gb_s, g->handshake_us));
+        RG_TRY(rg_buf_printf(out, st,
+                             "  %-22s copies %.1f GB/s up, %.1f down; hand-shake %.0f us\n", "",
+                             g->to_device_gb_s, g->from_device_gb_s, g->handshake_us));
     }
     return RG_OK;
 }

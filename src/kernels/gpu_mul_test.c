@@ -3,11 +3,11 @@
  */
 #include "kernels/gpu_check.h"
 
-#define N_OUT   19u
-#define ROWS    37u
-#define N_SLOT  11u
-#define N_EXP   5u
-#define BOUND   1e-11 /* of the mean squared error: f32 sums against double */
+#define N_OUT  19u
+#define ROWS   37u
+#define N_SLOT 11u
+#define N_EXP  5u
+#define BOUND  1e-11 /* of the mean squared error: f32 sums against double */
 
 static gpu_check gc;
 
@@ -17,21 +17,21 @@ typedef struct format {
 } format;
 
 static const format formats[] = {
-    {RG_TYPE_F32, -1, -1},    {RG_TYPE_F16, -1, -1},    {RG_TYPE_BF16, -1, -1},
-    {RG_TYPE_Q4_0, 0, -1},    {RG_TYPE_Q4_1, 0, 2},     {RG_TYPE_Q5_0, 0, -1},
-    {RG_TYPE_Q5_1, 0, 2},     {RG_TYPE_Q8_0, 0, -1},    {RG_TYPE_Q2_K, 80, 82},
-    {RG_TYPE_Q3_K, 108, -1},  {RG_TYPE_Q4_K, 0, 2},     {RG_TYPE_Q5_K, 0, 2},
-    {RG_TYPE_Q6_K, 208, -1},  {RG_TYPE_IQ2_XXS, 0, -1}, {RG_TYPE_IQ2_XS, 0, -1},
-    {RG_TYPE_IQ2_S, 0, -1},   {RG_TYPE_IQ3_XXS, 0, -1}, {RG_TYPE_IQ3_S, 0, -1},
-    {RG_TYPE_IQ1_S, 0, -1},   {RG_TYPE_IQ1_M, -1, -1},  {RG_TYPE_IQ4_NL, 0, -1},
-    {RG_TYPE_IQ4_XS, 0, -1},  {RG_TYPE_TQ1_0, 52, -1},  {RG_TYPE_TQ2_0, 64, -1},
-    {RG_TYPE_MXFP4, -1, -1},  {RG_TYPE_NVFP4, -1, -1},  {RG_TYPE_Q1_0, 0, -1},
+    {RG_TYPE_F32, -1, -1},   {RG_TYPE_F16, -1, -1},    {RG_TYPE_BF16, -1, -1},
+    {RG_TYPE_Q4_0, 0, -1},   {RG_TYPE_Q4_1, 0, 2},     {RG_TYPE_Q5_0, 0, -1},
+    {RG_TYPE_Q5_1, 0, 2},    {RG_TYPE_Q8_0, 0, -1},    {RG_TYPE_Q2_K, 80, 82},
+    {RG_TYPE_Q3_K, 108, -1}, {RG_TYPE_Q4_K, 0, 2},     {RG_TYPE_Q5_K, 0, 2},
+    {RG_TYPE_Q6_K, 208, -1}, {RG_TYPE_IQ2_XXS, 0, -1}, {RG_TYPE_IQ2_XS, 0, -1},
+    {RG_TYPE_IQ2_S, 0, -1},  {RG_TYPE_IQ3_XXS, 0, -1}, {RG_TYPE_IQ3_S, 0, -1},
+    {RG_TYPE_IQ1_S, 0, -1},  {RG_TYPE_IQ1_M, -1, -1},  {RG_TYPE_IQ4_NL, 0, -1},
+    {RG_TYPE_IQ4_XS, 0, -1}, {RG_TYPE_TQ1_0, 52, -1},  {RG_TYPE_TQ2_0, 64, -1},
+    {RG_TYPE_MXFP4, -1, -1}, {RG_TYPE_NVFP4, -1, -1},  {RG_TYPE_Q1_0, 0, -1},
     {RG_TYPE_Q2_0, 0, -1},
 };
 
 static void put_half(uint8_t *at, draws *d) {
-    const uint16_t h = (uint16_t)(draw_below(d, 2) << 15 | (8 + draw_below(d, 4)) << 10 |
-                                  draw_below(d, 1024));
+    const uint16_t h =
+        (uint16_t)(draw_below(d, 2) << 15 | (8 + draw_below(d, 4)) << 10 | draw_below(d, 1024));
     memcpy(at, &h, sizeof h);
 }
 
@@ -57,8 +57,8 @@ typedef struct setup {
     const format *f;
     uint32_t n_in;
     size_t row_bytes;
-    uint8_t *w; /* [N_EXP][N_OUT] rows */
-    float *x;   /* [ROWS][n_in] */
+    uint8_t *w;   /* [N_EXP][N_OUT] rows */
+    float *x;     /* [ROWS][n_in] */
     double *want; /* [ROWS][N_EXP][N_OUT] */
     rg_gpu_buffer wb, xb, yb;
 } setup;
@@ -275,6 +275,7 @@ static int close_gpu(void **state) {
 }
 
 int main(void) {
+    if (!gpu_check_here()) return 77;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_type_near_double),
         cmocka_unit_test(experts_by_slot_and_tile),

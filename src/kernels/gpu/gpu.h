@@ -6,8 +6,8 @@
  * to a kernel in its push constants.
  *
  * Order: the dispatches of a list run in any order up to a barrier. The lists of one submission run
- * one after another; list i may first wait for a value of the host's timeline and signals a value of
- * the device's when it is done. Both timelines only count upwards.
+ * one after another; list i may first wait for a value of the host's timeline and signals a value
+ * of the device's when it is done. Both timelines only count upwards.
  *
  * Threads: a device and what belongs to it is used by one thread at a time. rg_gpu_signal alone may
  * be called from any thread.

@@ -170,8 +170,7 @@ void rg_gpu_block_keys(rg_gpu_list *list, const rg_gpu_block_keys_args *a, bool 
 
 void rg_gpu_scores(rg_gpu_list *list, const rg_gpu_scores_args *a, bool f16, uint32_t rows) {
     const uint32_t spec[] = {f16};
-    run(list, "index_scores", spec, 1, PUSH(a, code),
-        (rg_gpu_grid){ceil_div(a->cap, 64), rows, 1});
+    run(list, "index_scores", spec, 1, PUSH(a, code), (rg_gpu_grid){ceil_div(a->cap, 64), rows, 1});
 }
 
 void rg_gpu_select(rg_gpu_list *list, const rg_gpu_select_args *a, uint32_t rows) {

@@ -3,8 +3,8 @@
  *
  * An address is a rg_gpu_buffer's address plus an offset in bytes; arrays of f32 and u32 are
  * aligned to 16 bytes, rows of weights to their type. Shapes are the callers' to check; the limits
- * are below. Arithmetic: the canonical forms of the shaders' heads, the same bits for a row whatever
- * is computed beside it.
+ * are below. Arithmetic: the canonical forms of the shaders' heads, the same bits for a row
+ * whatever is computed beside it.
  */
 #ifndef RG_GPU_OPS_H
 #define RG_GPU_OPS_H
@@ -33,16 +33,16 @@ typedef enum rg_gpu_epilogue {
 
 /* y[row][r] = row r of w . x[row]. */
 typedef struct rg_gpu_product {
-    rg_gpu_ptr w, w2;              /* w2: the up rows of a fused gate and up */
-    rg_gpu_ptr x, y;               /* [n][x_stride], [n][y_stride] f32 */
-    rg_gpu_ptr tables;             /* rg_gpu_tables_create */
-    rg_gpu_ptr experts, experts2;  /* [n_expert] addresses of w and w2; 0: w + expert * stride */
-    rg_gpu_ptr ids;                /* [slots] expert of a slot; 0: one matrix for all rows */
-    rg_gpu_ptr list;               /* which slots (or tiles of them, see rg_gpu_plan) */
-    uint64_t stride;               /* bytes of an expert */
+    rg_gpu_ptr w, w2;             /* w2: the up rows of a fused gate and up */
+    rg_gpu_ptr x, y;              /* [n][x_stride], [n][y_stride] f32 */
+    rg_gpu_ptr tables;            /* rg_gpu_tables_create */
+    rg_gpu_ptr experts, experts2; /* [n_expert] addresses of w and w2; 0: w + expert * stride */
+    rg_gpu_ptr ids;               /* [slots] expert of a slot; 0: one matrix for all rows */
+    rg_gpu_ptr list;              /* which slots (or tiles of them, see rg_gpu_plan) */
+    uint64_t stride;              /* bytes of an expert */
     uint32_t n_in, n_out, row_bytes;
-    uint32_t x_stride, y_stride;   /* floats */
-    uint32_t x_div;                /* row of x = slot / x_div; 1 without experts */
+    uint32_t x_stride, y_stride; /* floats */
+    uint32_t x_div;              /* row of x = slot / x_div; 1 without experts */
     float div;
     uint32_t n; /* rows; slots with experts */
 } rg_gpu_product;
@@ -50,7 +50,7 @@ typedef struct rg_gpu_product {
 typedef struct rg_gpu_product_way {
     rg_type type;
     rg_gpu_epilogue epilogue;
-    bool fused;  /* y = silu(w x) * (w2 x); rows of slots only */
+    bool fused;          /* y = silu(w x) * (w2 x); rows of slots only */
     uint32_t group_rows; /* rows a group of lanes takes: 1, 2, 4; 0: the device's choice */
     uint32_t side;       /* columns of a thread in a tile: 1, 2, 4; 0: choice */
 } rg_gpu_product_way;
@@ -78,7 +78,8 @@ typedef enum rg_gpu_norm_mode { RG_GPU_RMS, RG_GPU_RMS_GATED, RG_GPU_L2 } rg_gpu
 typedef struct rg_gpu_norm_args {
     rg_gpu_ptr x, w, y, gate, flag;
     uint32_t n, n_w;
-    uint32_t per; /* rows lie `per` together, x_stride and y_stride floats from stretch to stretch */
+    uint32_t
+        per; /* rows lie `per` together, x_stride and y_stride floats from stretch to stretch */
     uint32_t x_stride, y_stride;
     float eps, scale;
     uint32_t n_scaled;
@@ -170,7 +171,8 @@ typedef struct rg_gpu_route_args {
 /* given: ids are there, only the weights are made. */
 void rg_gpu_route(rg_gpu_list *list, const rg_gpu_route_args *a, bool given, uint32_t rows);
 
-/* Tiles of slots by expert: list [n] slots, then {expert, first, count, 0}; grids {x, y, z} twice. */
+/* Tiles of slots by expert: list [n] slots, then {expert, first, count, 0}; grids {x, y, z} twice.
+ */
 typedef struct rg_gpu_plan_args {
     rg_gpu_ptr ids, list, grids;
     uint32_t n, n_expert, cols, x_hidden, x_out;

@@ -89,10 +89,10 @@ static rg_code create_device(rg_gpu *gpu, rg_status *st) {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,
         .pNext = &f12,
         .storageBuffer16BitAccess = VK_TRUE};
-    const VkPhysicalDeviceFeatures2 f = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
-                                         .pNext = &f11,
-                                         .features = {.shaderInt64 = VK_TRUE,
-                                                      .shaderInt16 = VK_TRUE}};
+    const VkPhysicalDeviceFeatures2 f = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
+        .pNext = &f11,
+        .features = {.shaderInt64 = VK_TRUE, .shaderInt16 = VK_TRUE}};
     const VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
                                      .pNext = &f,
                                      .queueCreateInfoCount = 1,
@@ -239,10 +239,10 @@ static VkResult allocate(rg_gpu *gpu, rg_gpu_buffer *b, rg_gpu_place place) {
     if (r != VK_SUCCESS) return r;
     b->memory = memory;
     r = vk->BindBufferMemory(gpu->device, (VkBuffer)b->handle, memory, 0);
-    const bool visible = gpu->memory.memoryTypes[type].propertyFlags &
-                         VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT;
-    const bool coherent = gpu->memory.memoryTypes[type].propertyFlags &
-                          VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+    const bool visible =
+        gpu->memory.memoryTypes[type].propertyFlags & VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT;
+    const bool coherent =
+        gpu->memory.memoryTypes[type].propertyFlags & VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
     if (r != VK_SUCCESS || !visible || !coherent) return r;
     return vk->MapMemory(gpu->device, memory, 0, VK_WHOLE_SIZE, 0, &b->mapped);
 }

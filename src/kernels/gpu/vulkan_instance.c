@@ -52,8 +52,7 @@ static VKAPI_ATTR VkBool32 VKAPI_CALL hear(VkDebugUtilsMessageSeverityFlagBitsEX
 
 static void load_instance(rg_vk_instance *i) {
     rg_vk *vk = &i->vk;
-#define RG_VK_LOAD(name)                                                                           \
-    vk->name = (PFN_vk##name)vk->GetInstanceProcAddr(i->handle, "vk" #name);
+#define RG_VK_LOAD(name) vk->name = (PFN_vk##name)vk->GetInstanceProcAddr(i->handle, "vk" #name);
     RG_VK_INSTANCE(RG_VK_LOAD)
 #undef RG_VK_LOAD
 }
@@ -147,8 +146,8 @@ static const char *kind_of(VkPhysicalDeviceType type) {
 /* The first thing the kernels need that the device lacks; "" when it has all. */
 static const char *missing(const rg_vk *vk, VkPhysicalDevice device, uint32_t api) {
     if (api < VK_API_VERSION_1_2) return "Vulkan 1.2";
-    VkPhysicalDeviceVulkan12Features f12 = {.sType =
-                                                VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES};
+    VkPhysicalDeviceVulkan12Features f12 = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES};
     VkPhysicalDeviceVulkan11Features f11 = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES, .pNext = &f12};
     VkPhysicalDeviceFeatures2 f = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,

@@ -181,13 +181,13 @@ static rg_code open_stamps(rg_gpu_list *list) {
     return RG_OK;
 }
 
-/* Lists of one queue overlap unless told otherwise, and the host may have written since the list was
- * handed over. */
+/* Lists of one queue overlap unless told otherwise, and the host may have written since the list
+ * was handed over. */
 static void see_earlier(const rg_gpu_list *list) {
     const VkMemoryBarrier memory = {
         .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
-        .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT |
-                         VK_ACCESS_HOST_WRITE_BIT,
+        .srcAccessMask =
+            VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT | VK_ACCESS_HOST_WRITE_BIT,
         .dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT |
                          VK_ACCESS_INDIRECT_COMMAND_READ_BIT | VK_ACCESS_TRANSFER_READ_BIT |
                          VK_ACCESS_TRANSFER_WRITE_BIT};
@@ -232,8 +232,7 @@ static bool prepare(rg_gpu_list *list, const rg_gpu_kernel *kernel, const void *
         if (list->first.code == RG_OK) list->first.code = RG_NOMEM;
         return false;
     }
-    if (p != list->bound)
-        vk->CmdBindPipeline(list->buffer, VK_PIPELINE_BIND_POINT_COMPUTE, p);
+    if (p != list->bound) vk->CmdBindPipeline(list->buffer, VK_PIPELINE_BIND_POINT_COMPUTE, p);
     list->bound = p;
     vk->CmdPushConstants(list->buffer, list->gpu->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
                          (uint32_t)push_bytes, push);
@@ -281,8 +280,7 @@ void rg_gpu_barrier(rg_gpu_list *list) {
 void rg_gpu_copy(rg_gpu_list *list, const rg_gpu_buffer *dst, size_t dst_offset,
                  const rg_gpu_buffer *src, size_t src_offset, size_t bytes) {
     if (list->first.code != RG_OK || !bytes) return;
-    const VkBufferCopy region = {
-        .srcOffset = src_offset, .dstOffset = dst_offset, .size = bytes};
+    const VkBufferCopy region = {.srcOffset = src_offset, .dstOffset = dst_offset, .size = bytes};
     list->gpu->instance.vk.CmdCopyBuffer(list->buffer, (VkBuffer)src->handle, (VkBuffer)dst->handle,
                                          1, &region);
 }

@@ -1,7 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Attention of one query head over absolute spans of 64 positions (online softmax, Milakov and
-// Gimelshein 2018): each span from a fresh maximum, sum and output, spans merged in ascending order.
+// Gimelshein 2018): each span from a fresh maximum, sum and output, merged in ascending order.
 // A span without an allowed key leaves the bits unchanged. The gate of the head ends it.
 #include "common.glsl"
 #include "cache.glsl"
@@ -69,13 +69,13 @@ void main() {
         precise float a = exp_own(m - M), b = exp_own(ms - M);
         l = fma(l, a, ls * b);
         m = M;
-        uint n = min(64u, pos + 1u - base);
+        uint n = min(64u, pos + 1u - base), v0 = base * stride + kv * p.D;
         for (uint c = 0u; c < COLS; c++) {
             uint col = lane + 64u * c;
             if (col >= p.D) continue;
             precise float os = 0.0;
             for (uint i = 0u; i < n; i++)
-                os = fma(score[i], cache_load(p.v, (base + i) * stride + kv * p.D + col, F16 != 0u), os);
+                os = fma(score[i], cache_load(p.v, v0 + i * stride + col, F16 != 0u), os);
             precise float part = os * b;
             o[c] = fma(o[c], a, part);
         }

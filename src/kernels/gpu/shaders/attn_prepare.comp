@@ -1,7 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// One head of one row: norm and rotation of queries, of keys into the cache, of index queries; values
-// and raw index keys into their caches.
+// One head of one row: norm and rotation of queries, of keys into the cache, of index queries;
+// values and raw index keys into their caches.
 #include "common.glsl"
 #include "cache.glsl"
 
@@ -47,8 +47,9 @@ void main() {
                 uint pair = i < half_rot ? i : i - half_rot;
                 uint other = i < half_rot ? i + half_rot : pair;
                 precise float z = head_row[other] * inv * p.w.v[other];
-                float c = p.rope.v[t * p.n_rot + pair], sn = p.rope.v[t * p.n_rot + half_rot + pair];
-                precise float zs = z * sn;
+                uint cs = t * p.n_rot + pair;
+                float c = p.rope.v[cs];
+                precise float zs = z * p.rope.v[cs + half_rot];
                 y = i < half_rot ? fma(y, c, -zs) : fma(y, c, zs);
             }
         }

@@ -250,7 +250,8 @@ void unit_k(uint type, uint64_t row, uint n, inout Unit u, U32 t) {
             uint at = 16u * (e & 1u) + 4u * k;
             uint w = u32_at(b + 64u * half_ + 32u * (j & 1u) + at);
             uint h = u32_at(b + 128u + 32u * half_ + at);
-            uint code = ((w >> (4u * (j >> 1))) & 0x0F0F0F0Fu) | ((h >> (2u * j)) & 0x03030303u) << 4;
+            uint code = ((w >> (4u * (j >> 1))) & 0x0F0F0F0Fu) |
+                        ((h >> (2u * j)) & 0x03030303u) << 4;
             put4_scaled(u, 4u * k, code, 32, s);
         }
     } else if (type == T_IQ4_XS) {

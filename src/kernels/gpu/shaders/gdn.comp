@@ -1,8 +1,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // The gated delta rule token by token (Yang et al. 2024): S *= decay; m = S^T k; d = beta (v - m);
-// S += k d^T; o = S^T q. A workgroup holds 32 columns of one head's state in registers, the keys cut
-// into four quarters that add up ascending.
+// S += k d^T; o = S^T q. A workgroup holds 32 columns of one head's state in registers, the keys
+// cut into four quarters that add up ascending.
 #include "common.glsl"
 
 layout(local_size_x = 32, local_size_y = 4) in;

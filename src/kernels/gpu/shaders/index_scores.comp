@@ -21,9 +21,10 @@ void main() {
     if (n <= p.keep || b >= n) return;
     precise float sum = 0.0;
     for (uint h = 0u; h < p.n_head; h++) {
+        uint q0 = (t * p.n_head + h) * p.D;
         precise float s = 0.0;
         for (uint i = 0u; i < p.D; i++)
-            s = fma(p.q.v[(t * p.n_head + h) * p.D + i], cache_load(p.keys, b * p.D + i, F16 != 0u), s);
+            s = fma(p.q.v[q0 + i], cache_load(p.keys, b * p.D + i, F16 != 0u), s);
         if (!finite(s)) atomicMin(p.flag.v[0], p.code);
         sum += max(s, 0.0);
     }

@@ -1,7 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// y = W x for 1 to 8 rows of x: a group of 32 lanes takes ROWS rows of W, each lane the units of one
-// class; then one lane a result adds the classes up. With experts: one slot (row, k) a workgroup.
+// y = W x for 1 to 8 rows of x: a group of 32 lanes takes ROWS rows of W, each lane the units of
+// one class; then one lane a result adds the classes up. With experts: one slot a workgroup.
 #include "product.glsl"
 
 layout(local_size_x = 32, local_size_y = 4) in;

@@ -1,8 +1,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // y = W x for many rows of x: a workgroup makes a tile of 64 rows of W by 16 * SIDE columns, class
-// by class, two units at a time through shared memory. With experts: the columns of a tile are slots
-// of one expert, listed by plan.comp.
+// by class, two units at a time through shared memory. With experts: the columns of a tile are
+// slots of one expert, listed by plan.comp.
 #include "product.glsl"
 
 layout(local_size_x = 256) in;

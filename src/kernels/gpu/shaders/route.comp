@@ -45,7 +45,8 @@ void main() {
             barrier();
             if (tid >= h) continue;
             uint b = best[tid + h];
-            if (b != 0xFFFFFFFFu && (best[tid] == 0xFFFFFFFFu || better(b, best[tid]))) best[tid] = b;
+            if (b == 0xFFFFFFFFu) continue;
+            if (best[tid] == 0xFFFFFFFFu || better(b, best[tid])) best[tid] = b;
         }
         barrier();
         uint e = best[0];
