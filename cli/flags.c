@@ -467,6 +467,7 @@ static int set_value(const flag *f, const value *v, cli_options *o) {
     } else if (is(f, "backend")) {
         rc = parse_choice(v, backends, 2, &choice);
         o->gpu = choice == 1;
+        if (o->gpu) cli_find_gpu_cache(o);
     } else if (is(f, "device")) {
         rc = parse_int(v, 0, 63, &o->device);
     } else if (is(f, "n-predict")) {

@@ -3,8 +3,10 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "forge/forge.h"
 #include "cli/cli.h"
@@ -72,6 +74,21 @@ static void log_line(void *user, rg_log_level level, const char *line) {
     fprintf(stderr, "regolith: %s: %s\n", names[level], line);
 }
 
+void cli_find_gpu_cache(cli_options *o) {
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char dir[sizeof o->gpu_cache - 24];
+    int n = -1;
+    o->gpu_cache[0] = 0;
+    if (cache && cache[0]) {
+        n = snprintf(dir, sizeof dir, "%s/regolith", cache);
+    } else if (home && home[0]) {
+        n = snprintf(dir, sizeof dir, "%s/.cache/regolith", home);
+    }
+    if (n < 0 || (size_t)n >= sizeof dir) return;
+    if (mkdir(dir, 0700) != 0 && errno != EEXIST) return;
+    snprintf(o->gpu_cache, sizeof o->gpu_cache, "%s/gpu-kernels.bin", dir);
+}
+
 rg_engine_options cli_engine_options(const cli_options *opt) {
     return (rg_engine_options){.model_path = opt->model,
                                .chat_template = opt->chat_template,
@@ -89,6 +106,7 @@ rg_engine_options cli_engine_options(const cli_options *opt) {
                                .gpu = opt->gpu,
                                .gpu_device = opt->device,
                                .gpu_check = opt->gpu_check,
+                               .gpu_cache_path = opt->gpu_cache[0] ? opt->gpu_cache : NULL,
                                .io = opt->io,
                                .direct = opt->direct,
                                .depth = opt->depth,

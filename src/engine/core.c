@@ -66,7 +66,8 @@ rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const rg_model *model
     if (opt->gpu) RG_GO(rg_gpu_core_create(core, st));
     if (opt->arena_bytes) RG_GO(rg_experts_open(core, st));
     RG_GO(rg_experts_start(core, st));
-    if (opt->lock_memory) RG_GO(rg_mem_lock(core->w.memory, core->w.memory_bytes, st));
+    if (opt->lock_memory && !core->gpu)
+        RG_GO(rg_mem_lock(core->w.memory, core->w.memory_bytes, st));
     *out = core;
     return RG_OK;
 cleanup:

@@ -182,11 +182,14 @@ size_t rg_scratch_layout(const rg_scratch_shape *shape, rg_scratch *s, rg_thread
 
 /* ---- core and sequence ---------------------------------------------------------------------- */
 
+typedef struct rg_gpu_core rg_gpu_core; /* engine/gpu_core.h */
+typedef struct rg_gpu_seq rg_gpu_seq;
+
 struct rg_core {
-    struct rg_gpu_core *gpu; /* NULL: the CPU computes */
-    const rg_gguf *gguf;     /* borrowed */
-    const rg_model *model;   /* borrowed */
-    const rg_hparams *hp;    /* &model->hp */
+    rg_gpu_core *gpu;      /* NULL: the CPU computes */
+    const rg_gguf *gguf;   /* borrowed */
+    const rg_model *model; /* borrowed */
+    const rg_hparams *hp;  /* &model->hp */
     const rg_ops *ops;
     rg_core_options opt;
     uint32_t chunk;
@@ -218,9 +221,6 @@ typedef struct rg_kv {
     void *idx_raw;   /* [n_ctx][idx_D]; NULL when dense */
     void *idx_block; /* [n_ctx / ratio][idx_D] finished block keys */
 } rg_kv;
-
-typedef struct rg_gpu_core rg_gpu_core; /* engine/gpu_core.h */
-typedef struct rg_gpu_seq rg_gpu_seq;
 
 typedef struct rg_layer_state {
     rg_kv kv;        /* attention */

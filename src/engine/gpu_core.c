@@ -137,14 +137,23 @@ rg_gpu_ptr rg_gpu_core_at(const rg_gpu_core *g, const void *host) {
     return c->buffer.address + (uint64_t)(p - c->begin);
 }
 
-rg_code rg_gpu_core_arena(rg_gpu_core *g, void **memory, size_t bytes, rg_status *st) {
+rg_code rg_gpu_core_arena(rg_gpu_core *g, rg_stream_options *o, rg_status *st) {
     const rg_gpu_info *info = rg_gpu_get_info(g->gpu);
-    const rg_gpu_place place = info->mappable ? RG_GPU_DEVICE : RG_GPU_READBACK;
-    const rg_code rc = rg_gpu_buffer_create(g->gpu, &g->arena, bytes + ARENA_ALIGN, place, st);
+    const bool discrete = strcmp(info->kind, "discrete") == 0;
+    /* Checksums read the slots back: slow from memory across the bus. */
+    const bool host = !info->mappable || (discrete && g->core->opt.pack);
+    const size_t bytes = (size_t)o->budget_bytes + ARENA_ALIGN;
+    const rg_code rc =
+        rg_gpu_buffer_create(g->gpu, &g->arena, bytes, host ? RG_GPU_READBACK : RG_GPU_DEVICE, st);
     if (rc != RG_OK) return rg_context(st, rc, "the arena");
     const uintptr_t at = (uintptr_t)g->arena.mapped;
     g->arena_host = (uint8_t *)g->arena.mapped + (ARENA_ALIGN - at % ARENA_ALIGN) % ARENA_ALIGN;
-    *memory = g->arena_host;
+    o->memory = g->arena_host;
+    if (!discrete) return RG_OK;
+    /* Memory that the driver mapped has no pages a drive could write to: the system copies. */
+    o->backend = RG_STREAM_PREAD;
+    o->direct = RG_DIRECT_OFF;
+    rg_log(RG_LOG_INFO, "slots lie in %s memory, reads are buffered", host ? "host" : "device");
     return RG_OK;
 }
 

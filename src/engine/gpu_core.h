@@ -79,8 +79,8 @@ typedef struct rg_gpu_seq {
 /* Uploads the weights and takes device memory. The host's copy of the weights is given back. */
 rg_code rg_gpu_core_create(rg_core *core, rg_status *st);
 void rg_gpu_core_destroy(rg_gpu_core *g);
-/* Memory for the arena, `bytes` long, aligned for direct reads, visible to both. */
-rg_code rg_gpu_core_arena(rg_gpu_core *g, void **memory, size_t bytes, rg_status *st);
+/* Takes memory for the arena of o->budget_bytes that both see, and says how it can be read into. */
+rg_code rg_gpu_core_arena(rg_gpu_core *g, rg_stream_options *o, rg_status *st);
 /* Where a host address of the weights or of the arena lies on the device. */
 rg_gpu_ptr rg_gpu_core_at(const rg_gpu_core *g, const void *host);
 
