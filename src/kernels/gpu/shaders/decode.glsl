@@ -35,6 +35,15 @@ uint u32_at(uint64_t p) {
     return uint(U16(p).v[0]) | uint(U16(p).v[1]) << 16;
 }
 
+// Sixteen bytes at an even address: aligned words, shifted where the address is not.
+uvec4 load_16(uint64_t p) {
+    U32 b = U32(p & ~3ul);
+    uvec4 w = uvec4(b.v[0], b.v[1], b.v[2], b.v[3]);
+    if ((p & 2ul) == 0ul) return w;
+    uint last = b.v[4];
+    return (w >> 16) | (uvec4(w.y, w.z, w.w, last) << 16);
+}
+
 int byte_of(uint word, uint j) {
     return int(bitfieldExtract(word, int(8u * j), 8));
 }
@@ -56,28 +65,41 @@ void put4_scaled(inout Unit u, uint at, uint word, int bias, int s) {
 
 // Sixteen nibbles out of 16 bytes: the low ones or the high ones.
 void nibbles(inout Unit u, uint64_t p, uint high, int bias, int s) {
-    for (uint k = 0u; k < 4u; k++) {
-        uint w = u32_at(p + 4u * k);
-        put4_scaled(u, 4u * k, (w >> (4u * high)) & 0x0F0F0F0Fu, bias, s);
-    }
+    uvec4 w = load_16(p);
+    for (uint k = 0u; k < 4u; k++)
+        put4_scaled(u, 4u * k, (w[k] >> (4u * high)) & 0x0F0F0F0Fu, bias, s);
 }
 
 // Table values (16 signed bytes in 4 words) of nibble codes.
-int table_value(U32 t, uint base, uint code) {
-    return sbyte_of(t.v[base + code / 4u], code & 3u);
+uvec4 table_words(U32 t, uint base) {
+    return uvec4(t.v[base], t.v[base + 1u], t.v[base + 2u], t.v[base + 3u]);
 }
 
-void nibbles_table(inout Unit u, uint64_t p, uint high, U32 t, uint base, int s) {
+int table_value(uvec4 t, uint code) {
+    uint low = (code & 4u) != 0u ? t.y : t.x, top = (code & 4u) != 0u ? t.w : t.z;
+    return sbyte_of((code & 8u) != 0u ? top : low, code & 3u);
+}
+
+void nibbles_table(inout Unit u, uvec4 w, uint high, uvec4 t, int s) {
     for (uint k = 0u; k < 16u; k++) {
-        uint code = (u8_at(p + k) >> (4u * high)) & 15u;
-        u.q[k] = float(table_value(t, base, code) * s);
+        uint code = (w[k / 4u] >> (8u * (k & 3u) + 4u * high)) & 15u;
+        u.q[k] = float(table_value(t, code) * s);
     }
+}
+
+// Sixteen bytes at any address.
+uvec4 load_16_odd(uint64_t p) {
+    uvec4 w = uvec4(0u);
+    for (uint k = 0u; k < 16u; k++)
+        w[k / 4u] |= u8_at(p + k) << (8u * (k & 3u));
+    return w;
 }
 
 // Nibbles with a fifth bit: bits `first`.. of `high_bits`.
 void five_bits(inout Unit u, uint64_t p, uint high, uint high_bits, int bias) {
+    uvec4 bytes = load_16(p);
     for (uint k = 0u; k < 4u; k++) {
-        uint w = (u32_at(p + 4u * k) >> (4u * high)) & 0x0F0F0F0Fu;
+        uint w = (bytes[k] >> (4u * high)) & 0x0F0F0F0Fu;
         for (uint j = 0u; j < 4u; j++) {
             int top = int((high_bits >> (4u * k + j)) & 1u) << 4;
             u.q[4u * k + j] = float((byte_of(w, j) | top) - bias);
@@ -142,11 +164,9 @@ void unit_small(uint type, uint64_t row, uint n, U32 t, inout Unit u) {
     if (type == T_Q8_0) {
         uint64_t b = row + 34u * i;
         u.d = f16_at(b);
-        for (uint k = 0u; k < 4u; k++) {
-            uint w = u32_at(b + 2u + 16u * h + 4u * k);
-            for (uint j = 0u; j < 4u; j++)
-                u.q[4u * k + j] = float(sbyte_of(w, j));
-        }
+        uvec4 w = load_16(b + 2u + 16u * h);
+        for (uint k = 0u; k < 16u; k++)
+            u.q[k] = float(sbyte_of(w[k / 4u], k & 3u));
     } else if (type == T_Q4_0) {
         uint64_t b = row + 18u * i;
         u.d = f16_at(b);
@@ -168,19 +188,20 @@ void unit_small(uint type, uint64_t row, uint n, U32 t, inout Unit u) {
     } else if (type == T_IQ4_NL) {
         uint64_t b = row + 18u * i;
         u.d = f16_at(b);
-        nibbles_table(u, b + 2u, h, t, G_NL, 1);
+        nibbles_table(u, load_16(b + 2u), h, table_words(t, G_NL), 1);
     } else if (type == T_MXFP4) {
         uint64_t b = row + 17u * i;
         u.d = e8m0_half(u8_at(b));
-        nibbles_table(u, b + 1u, h, t, G_FP4, 1);
+        nibbles_table(u, load_16_odd(b + 1u), h, table_words(t, G_FP4), 1);
     } else if (type == T_NVFP4) {
         uint64_t b = row + 36u * (n / 4u);
         uint s = n & 3u;
+        uvec4 values = table_words(t, G_FP4);
         u.d = ue4m3_half(u8_at(b + s));
         for (uint k = 0u; k < 8u; k++) {
             uint byte = u8_at(b + 4u + 8u * s + k);
-            u.q[k] = float(table_value(t, G_FP4, byte & 15u));
-            u.q[k + 8u] = float(table_value(t, G_FP4, byte >> 4));
+            u.q[k] = float(table_value(values, byte & 15u));
+            u.q[k + 8u] = float(table_value(values, byte >> 4));
         }
     } else if (type == T_Q1_0) {
         uint64_t b = row + 18u * (n / 8u);
@@ -205,20 +226,19 @@ void unit_k(uint type, uint64_t row, uint n, inout Unit u, U32 t) {
         uint s = u8_at(b + e);
         u.d = f16_at(b + 80u);
         u.m = -f16_at(b + 82u) * float(s >> 4);
-        for (uint k = 0u; k < 4u; k++) {
-            uint w = u32_at(b + 16u + 32u * (e / 8u) + 16u * (e & 1u) + 4u * k);
-            put4_scaled(u, 4u * k, (w >> (2u * (e / 2u & 3u))) & 0x03030303u, 0, int(s & 15u));
-        }
+        uvec4 w = load_16(b + 16u + 32u * (e / 8u) + 16u * (e & 1u));
+        for (uint k = 0u; k < 4u; k++)
+            put4_scaled(u, 4u * k, (w[k] >> (2u * (e / 2u & 3u))) & 0x03030303u, 0, int(s & 15u));
     } else if (type == T_Q3_K) {
         uint64_t b = row + 110u * i, sb = b + 96u;
         uint low = e < 8u ? u8_at(sb + e) & 15u : u8_at(sb + e - 8u) >> 4;
         int s = int(low | (u8_at(sb + 8u + (e & 3u)) >> (2u * (e / 4u)) & 3u) << 4) - 32;
         u.d = f16_at(b + 108u);
+        uvec4 w = load_16(b + 32u + 32u * (e / 8u) + 16u * (e & 1u));
+        uvec4 h = load_16(b + 16u * (e & 1u));
         for (uint k = 0u; k < 4u; k++) {
-            uint w = u32_at(b + 32u + 32u * (e / 8u) + 16u * (e & 1u) + 4u * k);
-            uint h = u32_at(b + 16u * (e & 1u) + 4u * k);
-            uint code = ((w >> (2u * (e / 2u & 3u))) & 0x03030303u) |
-                        ((h >> (e / 2u)) & 0x01010101u) << 2;
+            uint code = ((w[k] >> (2u * (e / 2u & 3u))) & 0x03030303u) |
+                        ((h[k] >> (e / 2u)) & 0x01010101u) << 2;
             put4_scaled(u, 4u * k, code, 4, s);
         }
     } else if (type == T_Q4_K) {
@@ -234,10 +254,11 @@ void unit_k(uint type, uint64_t row, uint n, inout Unit u, U32 t) {
         ivec2 sm = pair_6bit(b + 4u, g);
         u.d = f16_at(b);
         u.m = -f16_at(b + 2u) * float(sm.y);
+        uvec4 w = load_16(b + 48u + 32u * (g / 2u) + 16u * (e & 1u));
+        uvec4 h = load_16(b + 16u + 16u * (e & 1u));
         for (uint k = 0u; k < 4u; k++) {
-            uint w = u32_at(b + 48u + 32u * (g / 2u) + 16u * (e & 1u) + 4u * k);
-            uint h = u32_at(b + 16u + 16u * (e & 1u) + 4u * k);
-            uint code = ((w >> (4u * (g & 1u))) & 0x0F0F0F0Fu) | ((h >> g) & 0x01010101u) << 4;
+            uint code = ((w[k] >> (4u * (g & 1u))) & 0x0F0F0F0Fu) |
+                        ((h[k] >> g) & 0x01010101u) << 4;
             put4_scaled(u, 4u * k, code, 0, sm.x);
         }
     } else if (type == T_Q6_K) {
@@ -246,12 +267,11 @@ void unit_k(uint type, uint64_t row, uint n, inout Unit u, U32 t) {
         uint sw = u8_at(b + 192u + e);
         int s = bitfieldExtract(int(sw), 0, 8);
         u.d = f16_at(b + 208u);
+        uvec4 w = load_16(b + 64u * half_ + 32u * (j & 1u) + 16u * (e & 1u));
+        uvec4 h = load_16(b + 128u + 32u * half_ + 16u * (e & 1u));
         for (uint k = 0u; k < 4u; k++) {
-            uint at = 16u * (e & 1u) + 4u * k;
-            uint w = u32_at(b + 64u * half_ + 32u * (j & 1u) + at);
-            uint h = u32_at(b + 128u + 32u * half_ + at);
-            uint code = ((w >> (4u * (j >> 1))) & 0x0F0F0F0Fu) |
-                        ((h >> (2u * j)) & 0x03030303u) << 4;
+            uint code = ((w[k] >> (4u * (j >> 1))) & 0x0F0F0F0Fu) |
+                        ((h[k] >> (2u * j)) & 0x03030303u) << 4;
             put4_scaled(u, 4u * k, code, 32, s);
         }
     } else if (type == T_IQ4_XS) {
@@ -260,14 +280,13 @@ void unit_k(uint type, uint64_t row, uint n, inout Unit u, U32 t) {
         uint low = u8_at(b + 4u + g / 2u) >> (4u * (g & 1u)) & 15u;
         int s = int(low | (u16_at(b + 2u) >> (2u * g) & 3u) << 4) - 32;
         u.d = f16_at(b);
-        nibbles_table(u, b + 8u + 16u * g, e & 1u, t, G_NL, s);
+        nibbles_table(u, load_16(b + 8u + 16u * g), e & 1u, table_words(t, G_NL), s);
     } else if (type == T_TQ2_0) {
         uint64_t b = row + 66u * i;
         u.d = f16_at(b + 64u);
-        for (uint k = 0u; k < 4u; k++) {
-            uint w = u32_at(b + 32u * (e / 8u) + 16u * (e & 1u) + 4u * k);
-            put4(u, 4u * k, (w >> (2u * (e / 2u & 3u))) & 0x03030303u, 1);
-        }
+        uvec4 w = load_16(b + 32u * (e / 8u) + 16u * (e & 1u));
+        for (uint k = 0u; k < 4u; k++)
+            put4(u, 4u * k, (w[k] >> (2u * (e / 2u & 3u))) & 0x03030303u, 1);
     } else if (type == T_TQ1_0) {
         uint64_t b = row + 54u * i;
         u.d = f16_at(b + 52u);
