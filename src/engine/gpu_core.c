@@ -241,6 +241,17 @@ static rg_code check_shapes(const rg_core *core, rg_status *st) {
         return rg_fail(st, RG_UNSUPPORTED, "heads of %u are wanted, the GPU kernels take %u",
                        hp->head_dim, RG_GPU_HEAD_DIM_MAX);
     }
+    uint32_t ratio = 0;
+    for (uint32_t i = 0; i < hp->n_layer; i++) {
+        const rg_layer_weights *w = &core->w.layers[i];
+        const uint32_t own = w->is_attn ? w->attn.ratio : 0;
+        if (own && ratio && own != ratio) {
+            return rg_fail(st, RG_UNSUPPORTED,
+                           "blocks of %u and of %u tokens: the GPU takes one size for all layers",
+                           ratio, own);
+        }
+        if (own) ratio = own;
+    }
     if (hp->n_expert > RG_GPU_EXPERT_MAX) {
         return rg_fail(st, RG_UNSUPPORTED, "%u experts a layer, the GPU kernels take %u",
                        hp->n_expert, RG_GPU_EXPERT_MAX);

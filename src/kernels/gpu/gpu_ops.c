@@ -38,7 +38,8 @@ bool rg_gpu_computes(rg_type type) {
 
 /* ---- products ------------------------------------------------------------------------------- */
 
-#define GROUPS 4u /* of 32 lanes in a workgroup of mul_rows */
+#define GRID_MAX 65535u /* workgroups on a side that every device takes */
+#define GROUPS   4u     /* of 32 lanes in a workgroup of mul_rows */
 
 static uint32_t ceil_div(uint32_t a, uint32_t b) {
     return (a + b - 1) / b;
@@ -120,7 +121,15 @@ void rg_gpu_embed(rg_gpu_list *list, const rg_gpu_embed_args *a, rg_type type, u
 void rg_gpu_norm(rg_gpu_list *list, const rg_gpu_norm_args *a, rg_gpu_norm_mode mode,
                  uint32_t rows) {
     const uint32_t spec[] = {(uint32_t)mode};
-    run(list, "norm", spec, 1, PUSH(a, code), (rg_gpu_grid){rows, 1, 1});
+    const uint32_t most = GRID_MAX / a->per * a->per; /* whole stretches */
+    for (uint32_t first = 0; first < rows; first += most) {
+        rg_gpu_norm_args part = *a;
+        const uint32_t n = rows - first < most ? rows - first : most;
+        part.x += (uint64_t)(first / a->per) * a->x_stride * sizeof(float);
+        part.y += (uint64_t)(first / a->per) * a->y_stride * sizeof(float);
+        if (part.gate) part.gate += (uint64_t)first * a->n * sizeof(float);
+        run(list, "norm", spec, 1, PUSH(&part, code), (rg_gpu_grid){n, 1, 1});
+    }
 }
 
 void rg_gpu_hc_mix(rg_gpu_list *list, const rg_gpu_hc_mix_args *a, uint32_t rows) {
@@ -133,10 +142,9 @@ void rg_gpu_hc_write(rg_gpu_list *list, const rg_gpu_hc_write_args *a, uint32_t 
 }
 
 void rg_gpu_silu_mul(rg_gpu_list *list, const rg_gpu_silu_mul_args *a, uint32_t rows) {
-    /* A grid has at most 65535 workgroups a side. */
-    for (uint32_t first = 0; first < rows; first += 65535) {
+    for (uint32_t first = 0; first < rows; first += GRID_MAX) {
         rg_gpu_silu_mul_args part = *a;
-        const uint32_t n = rows - first < 65535 ? rows - first : 65535;
+        const uint32_t n = rows - first < GRID_MAX ? rows - first : GRID_MAX;
         part.g += (uint64_t)first * a->n * sizeof(float);
         part.u += (uint64_t)first * a->n * sizeof(float);
         run(list, "silu_mul", NULL, 0, PUSH(&part, n), (rg_gpu_grid){ceil_div(a->n, 128), n, 1});

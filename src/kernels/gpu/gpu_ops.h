@@ -78,8 +78,8 @@ typedef enum rg_gpu_norm_mode { RG_GPU_RMS, RG_GPU_RMS_GATED, RG_GPU_L2 } rg_gpu
 typedef struct rg_gpu_norm_args {
     rg_gpu_ptr x, w, y, gate, flag;
     uint32_t n, n_w;
-    uint32_t
-        per; /* rows lie `per` together, x_stride and y_stride floats from stretch to stretch */
+    uint32_t per; /* n_w divides it: rows lie `per` together, x_stride and y_stride floats from
+                     stretch to stretch */
     uint32_t x_stride, y_stride;
     float eps, scale;
     uint32_t n_scaled;
