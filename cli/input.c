@@ -89,6 +89,28 @@ void cli_find_gpu_cache(cli_options *o) {
     snprintf(o->gpu_cache, sizeof o->gpu_cache, "%s/gpu-kernels.bin", dir);
 }
 
+/* The GPU takes no drafts: `auto` means none there. */
+static rg_draft_mode draft_of(const cli_options *opt) {
+    return opt->gpu && opt->draft == RG_DRAFT_AUTO ? RG_DRAFT_OFF : opt->draft;
+}
+
+static bool uses_mtp(const cli_options *opt) {
+    return draft_of(opt) == RG_DRAFT_MTP || draft_of(opt) == RG_DRAFT_AUTO;
+}
+
+static uint32_t draft_max(const cli_options *opt) {
+    if (draft_of(opt) == RG_DRAFT_OFF) return 0;
+    return opt->draft_max ? opt->draft_max : RG_DRAFT_DEFAULT;
+}
+
+rg_session_options cli_session_options(const cli_options *opt, uint32_t n_ctx) {
+    return (rg_session_options){.n_ctx = n_ctx,
+                                .kv = opt->kv,
+                                .draft = draft_of(opt),
+                                .draft_max = draft_max(opt),
+                                .draft_fixed = opt->draft_fixed};
+}
+
 rg_engine_options cli_engine_options(const cli_options *opt) {
     return (rg_engine_options){.model_path = opt->model,
                                .chat_template = opt->chat_template,
@@ -97,6 +119,10 @@ rg_engine_options cli_engine_options(const cli_options *opt) {
                                .kernels = opt->kernels,
                                .chunk = opt->chunk,
                                .no_mtp = opt->no_mtp,
+                               .draft_model_path = opt->draft_model,
+                               .mtp_stream_norm = opt->mtp_stream_norm,
+                               .plan_mtp = uses_mtp(opt),
+                               .plan_draft_max = draft_max(opt),
                                .ram_bytes = opt->ram,
                                .arena_bytes = opt->arena,
                                .arena_experts = opt->arena_experts,

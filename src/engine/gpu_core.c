@@ -363,8 +363,8 @@ static size_t layout_seq(const rg_seq *seq, rg_gpu_seq *d, uint8_t *base) {
 
 rg_code rg_gpu_seq_create(rg_seq *seq, rg_status *st) {
     rg_core *core = seq->core;
-    if (seq->opt.mtp)
-        return rg_fail(st, RG_UNSUPPORTED, "the draft block is not computed on the GPU");
+    if (seq->opt.mtp || seq->opt.draft_max)
+        return rg_fail(st, RG_UNSUPPORTED, "drafts are not computed on the GPU");
     rg_gpu_seq *d = rg_alloc(1, sizeof *d, st);
     seq->gpu = d;
     if (!d) return RG_NOMEM;

@@ -335,6 +335,7 @@ static rg_code route(moe_job *job, const rg_window *win, uint32_t *n, rg_status 
     }
     if (rg_tapped(core)) RG_TRY(tap_routes(win, job->layer, st));
     *n = rg_moe_group(core, job->T);
+    core->times.n_distinct += *n;
     if (core->trace) {
         rg_trace_turn(core->trace, job->layer, core->s.expert_ids, job->T, rg_experts_mode(job->T));
     }

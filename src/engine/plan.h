@@ -18,6 +18,7 @@ typedef struct rg_plan_request {
     uint32_t chunk;         /* 0 = chosen here */
     uint32_t n_ctx;
     rg_kv_type kv;
+    uint32_t draft_max;
     bool mtp;
     int n_threads;
     const rg_pack *pack; /* what experts would stream from; NULL: the model file */

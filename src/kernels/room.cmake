@@ -11,26 +11,39 @@ function(rg_kernel_level level id)
   target_sources(rg_kernels PRIVATE $<TARGET_OBJECTS:rg_kernels_${level}>)
 endfunction()
 
+# Own forms of a level in cpu/FOLDER/LEVEL_*.c; its product becomes rg_LEVEL_mul.
+function(rg_kernel_forms level folder)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cpu/${folder}/${level}_*.c)
+  target_compile_definitions(rg_kernels_${level} PRIVATE RG_LEVEL_MUL=rg_${level}_mul)
+  add_library(rg_kernels_${level}_mul OBJECT ${sources})
+  target_link_libraries(rg_kernels_${level}_mul PRIVATE rg_flags rg_quant)
+  target_compile_options(rg_kernels_${level}_mul PRIVATE -O3 ${ARGN})
+  # Unrolled vector code under all sanitizers takes minutes to compile: here addresses are enough.
+  if(RG_SANITIZE MATCHES "address")
+    target_compile_options(rg_kernels_${level}_mul PRIVATE -O1 -fno-sanitize=undefined)
+  elseif(RG_SANITIZE)
+    target_compile_options(rg_kernels_${level}_mul PRIVATE -O1 -fno-sanitize=all)
+  endif()
+  target_sources(rg_kernels PRIVATE $<TARGET_OBJECTS:rg_kernels_${level}_mul>)
+endfunction()
+
 rg_kernel_level(scalar RG_CPU_SCALAR)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   rg_kernel_level(v3 RG_CPU_X86_V3 -march=x86-64-v3)
+  rg_kernel_forms(v3 x86 -march=x86-64-v3)
   set(rg_v4_flags -march=x86-64-v4 -mavx512vnni -mavx512vbmi -mavx512bitalg
     -mprefer-vector-width=512)
   rg_kernel_level(v4 RG_CPU_X86_V4 ${rg_v4_flags})
-  target_compile_definitions(rg_kernels_v4 PRIVATE RG_LEVEL_MUL=rg_v4_mul)
-  file(GLOB rg_v4_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cpu/x86/v4_*.c)
-  add_library(rg_kernels_v4_mul OBJECT ${rg_v4_sources})
-  target_link_libraries(rg_kernels_v4_mul PRIVATE rg_flags rg_quant)
-  target_compile_options(rg_kernels_v4_mul PRIVATE -O3 ${rg_v4_flags})
-  # Unrolled vector code under all sanitizers takes minutes to compile: here addresses are enough.
-  if(RG_SANITIZE MATCHES "address")
-    target_compile_options(rg_kernels_v4_mul PRIVATE -O1 -fno-sanitize=undefined)
-  elseif(RG_SANITIZE)
-    target_compile_options(rg_kernels_v4_mul PRIVATE -O1 -fno-sanitize=all)
-  endif()
-  target_sources(rg_kernels PRIVATE $<TARGET_OBJECTS:rg_kernels_v4_mul>)
+  rg_kernel_forms(v4 x86 ${rg_v4_flags})
+  target_compile_definitions(rg_kernels_v4 PRIVATE RG_LEVEL_ATTENTION=rg_v4_attention)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   rg_kernel_level(neon RG_CPU_NEON)
+  rg_kernel_forms(neon arm)
+  set(rg_arm ${CMAKE_SOURCE_DIR}/src/kernels/cpu/arm)
+  set_source_files_properties(${rg_arm}/neon_dotprod.c PROPERTIES
+    COMPILE_OPTIONS -march=armv8.2-a+dotprod)
+  set_source_files_properties(${rg_arm}/neon_i8mm.c PROPERTIES
+    COMPILE_OPTIONS -march=armv8.2-a+dotprod+i8mm)
 endif()
 
 # The GPU driver and its programs; without the compiler of the programs there are no devices.
