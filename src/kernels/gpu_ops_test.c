@@ -247,7 +247,7 @@ static void attention_over_chosen_blocks(void **state) {
         uint32_t first[KEEP + 1], count[KEEP + 1];
         const uint32_t n = runs_of(scores + t * CAP, pos0 + t, first, count);
         float *o = want + i * AD;
-        cpu()->attention(q + i * AD, &kc, &vc, AD, 0.2f, first, count, n, o, tmp);
+        cpu()->attention(q + i * AD, 1, &kc, &vc, AD, 0.2f, first, count, n, o, tmp);
         cpu()->sigmoid_mul(o, gate + i * 2 * AD + AD, o, AD);
     }
     expect_near(got, want, AT * HEADS * AD, "attention");
