@@ -5,7 +5,7 @@ JOBS    ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 
 export JOBS
 
-.PHONY: all release demo check soak asan tsan clang format tidy install clean help
+.PHONY: all release demo check soak asan tsan clang format tidy metal install clean help
 .DEFAULT_GOAL := all
 
 all: release
@@ -35,6 +35,11 @@ tidy:
 	@tools/setup.sh ci
 	@tools/lint.sh
 
+# The GPU programs as Metal sources, in build/release/shaders.
+metal:
+	@tools/setup.sh check
+	@tools/build.sh release metal
+
 # Builds nothing when `make` has been run, so `sudo make install` leaves no root-owned files.
 install:
 	@test -x build/release/regolith || $(MAKE) --no-print-directory release
@@ -53,6 +58,7 @@ help:
 	@echo "make clang     build and test with clang"
 	@echo "make tidy      check the rules of the house, the format and the linters"
 	@echo "make format    let clang-format lay out the C files"
+	@echo "make metal     translate the GPU programs for Apple devices"
 	@echo "make install   install under PREFIX (now $(PREFIX)), staged below DESTDIR"
 	@echo "make clean     remove build/"
 	@echo "JOBS=N limits the build and test jobs (now $(JOBS))"

@@ -29,6 +29,10 @@ typedef struct cli_options {
     uint32_t chunk;
     rg_kernel_set kernels;
     rg_kv_type kv;
+    bool gpu;             /* --backend vulkan */
+    int device;           /* -1 = the best */
+    bool gpu_check;       /* under the validation layers */
+    char gpu_cache[1024]; /* compiled kernels are kept there; empty = nowhere */
     const char *chat_template;
     bool no_mtp;
     int verbose;
@@ -165,6 +169,8 @@ rg_code cli_parse_ids(const char *name, const char *text, int32_t **ids, size_t 
 /* The engine as the flags want it. */
 rg_code cli_open_engine(const cli_options *opt, rg_engine **out, rg_status *st);
 /* The engine options that the flags stand for; borrows from them. */
+/* Where a user's programs keep such things, in o->gpu_cache. */
+void cli_find_gpu_cache(cli_options *o);
 rg_engine_options cli_engine_options(const cli_options *opt);
 /* Ctrl-C cancels the running call of this session; NULL: it ends the process as usual. */
 void cli_cancel_on_interrupt(rg_session *session);

@@ -28,7 +28,9 @@ static const flag flags[] = {
     {'e', 0, "chunk", "N", "tokens of a prefill chunk (default 512)"},
     {'e', 0, "kernels", "auto|ref", "8-bit activations, or the float reference (default auto)"},
     {'e', 0, "kv", "f16|f32", "element type of the KV cache (default f16)"},
-    {'e', 0, "backend", "cpu", "where to compute"},
+    {'e', 0, "backend", "cpu|vulkan", "where to compute (default cpu)"},
+    {'e', 0, "device", "N", "GPU to use, as doctor lists them (default: the best)"},
+    {'e', 0, "gpu-check", NULL, NULL},
     {'e', 0, "no-mtp", NULL, "leave the draft block out"},
     {'e', 0, "ram", "SIZE", "memory for everything, e.g. 8G (default: what is free)"},
     {'e', 0, "arena", "SIZE", "stream experts through an arena of this size"},
@@ -320,7 +322,8 @@ static bool set_plain(const flag *f, const char *text, cli_options *o) {
                     {"cold", &o->cold},
                     {"generate", &o->generate},
                     {"draft-fixed", &o->draft_fixed},
-                    {"logits-hash", &o->logits_hash}};
+                    {"logits-hash", &o->logits_hash},
+                    {"gpu-check", &o->gpu_check}};
     const struct {
         const char *name;
         const char **to;
@@ -524,7 +527,7 @@ static int set_draft(const flag *f, const value *v, cli_options *o) {
 
 static int set_value(const flag *f, const value *v, cli_options *o) {
     static const char *const kernels[] = {"auto", "ref"}, *const kv[] = {"f16", "f32"};
-    static const char *const backends[] = {"cpu"};
+    static const char *const backends[] = {"cpu", "vulkan"};
     int choice = 0, rc = CLI_OK;
     if (f->group == 'r') return set_replay(f, v, o);
     if (f->group == 'M') return set_routing(f, v, o);
@@ -551,7 +554,11 @@ static int set_value(const flag *f, const value *v, cli_options *o) {
         rc = parse_choice(v, kv, 2, &choice);
         o->kv = choice ? RG_KV_F32 : RG_KV_F16;
     } else if (is(f, "backend")) {
-        rc = parse_choice(v, backends, 1, &choice);
+        rc = parse_choice(v, backends, 2, &choice);
+        o->gpu = choice == 1;
+        if (o->gpu) cli_find_gpu_cache(o);
+    } else if (is(f, "device")) {
+        rc = parse_int(v, 0, 63, &o->device);
     } else if (is(f, "n-predict")) {
         rc = parse_u32(v, INT32_MAX, &o->n_predict);
     } else if (is(f, "stop")) {
@@ -603,6 +610,7 @@ int cli_parse(const cli_command *c, int argc, char **argv, cli_options *o, bool 
         if (f->arg) shorts[len + 1] = ':';
     }
     *o = (cli_options){.command = c,
+                       .device = -1,
                        .sampling = rg_sampling_defaults(),
                        .n_prompt = 512,
                        .n_gen = 64,

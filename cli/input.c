@@ -3,8 +3,10 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "forge/forge.h"
 #include "cli/cli.h"
@@ -72,19 +74,39 @@ static void log_line(void *user, rg_log_level level, const char *line) {
     fprintf(stderr, "regolith: %s: %s\n", names[level], line);
 }
 
+void cli_find_gpu_cache(cli_options *o) {
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char dir[sizeof o->gpu_cache - 24];
+    int n = -1;
+    o->gpu_cache[0] = 0;
+    if (cache && cache[0]) {
+        n = snprintf(dir, sizeof dir, "%s/regolith", cache);
+    } else if (home && home[0]) {
+        n = snprintf(dir, sizeof dir, "%s/.cache/regolith", home);
+    }
+    if (n < 0 || (size_t)n >= sizeof dir) return;
+    if (mkdir(dir, 0700) != 0 && errno != EEXIST) return;
+    snprintf(o->gpu_cache, sizeof o->gpu_cache, "%s/gpu-kernels.bin", dir);
+}
+
+/* The GPU takes no drafts: `auto` means none there. */
+static rg_draft_mode draft_of(const cli_options *opt) {
+    return opt->gpu && opt->draft == RG_DRAFT_AUTO ? RG_DRAFT_OFF : opt->draft;
+}
+
 static bool uses_mtp(const cli_options *opt) {
-    return opt->draft == RG_DRAFT_MTP || opt->draft == RG_DRAFT_AUTO;
+    return draft_of(opt) == RG_DRAFT_MTP || draft_of(opt) == RG_DRAFT_AUTO;
 }
 
 static uint32_t draft_max(const cli_options *opt) {
-    if (opt->draft == RG_DRAFT_OFF) return 0;
+    if (draft_of(opt) == RG_DRAFT_OFF) return 0;
     return opt->draft_max ? opt->draft_max : RG_DRAFT_DEFAULT;
 }
 
 rg_session_options cli_session_options(const cli_options *opt, uint32_t n_ctx) {
     return (rg_session_options){.n_ctx = n_ctx,
                                 .kv = opt->kv,
-                                .draft = opt->draft,
+                                .draft = draft_of(opt),
                                 .draft_max = draft_max(opt),
                                 .draft_fixed = opt->draft_fixed};
 }
@@ -110,6 +132,10 @@ rg_engine_options cli_engine_options(const cli_options *opt) {
                                .n_session = serves ? opt->serve.parallel : 0,
                                .snapshot_bytes = serves ? opt->serve.snapshots : 0,
                                .lock_memory = opt->mlock,
+                               .gpu = opt->gpu,
+                               .gpu_device = opt->device,
+                               .gpu_check = opt->gpu_check,
+                               .gpu_cache_path = opt->gpu_cache[0] ? opt->gpu_cache : NULL,
                                .io = opt->io,
                                .direct = opt->direct,
                                .depth = opt->depth,

@@ -94,6 +94,14 @@ typedef struct rg_engine_options {
     const char *draft_model_path;
     bool mtp_stream_norm; /* the draft block's hidden norm: a mean for each stream, not one */
 
+    /* The trunk on a GPU through Vulkan: the device as `regolith doctor` lists them (-1 = the
+     * best); gpu_check: under the validation layers, for tests. Compiled kernels are kept in
+     * gpu_cache_path (NULL = not). */
+    bool gpu;
+    int gpu_device;
+    bool gpu_check;
+    const char *gpu_cache_path;
+
     /* Memory. ram_bytes is the whole budget: trunk, state, scratch and experts stay below it; 0 =
      * what is free. Experts that do not fit stream from the drive through an arena. arena_bytes or
      * arena_experts ask for an arena of that size; then experts stream even if all would fit. */
@@ -131,6 +139,7 @@ typedef struct rg_engine_options {
 /* Facts about an opened model. */
 typedef struct rg_engine_info {
     const char *arch;      /* general.architecture */
+    const char *gpu;       /* name of the device that computes; "" = the CPU */
     const char *cpu_level; /* chosen */
     uint32_t n_vocab, n_ctx_train, n_layer, n_embd, n_expert, n_expert_used;
     bool has_mtp;

@@ -169,6 +169,10 @@ static rg_code open_core(rg_engine *e, const rg_engine_options *opt, rg_status *
                                              .poison = poison != 0},
                                       .ple_cache_bytes = e->plan.ngram_cache_bytes,
                                       .ple_resident = e->plan.ngram_resident,
+                                      .gpu = opt->gpu,
+                                      .gpu_device = opt->gpu_device,
+                                      .gpu_validate = opt->gpu_check,
+                                      .gpu_cache_path = opt->gpu_cache_path,
                                       .mtp_stream_norm = opt->mtp_stream_norm,
                                       .trace_path = opt->trace_path,
                                       .profile_path = find_profile(opt, beside, sizeof beside),
@@ -228,6 +232,7 @@ void rg_engine_close(rg_engine *e) {
 void rg_engine_get_info(const rg_engine *e, rg_engine_info *out) {
     const rg_hparams *hp = &e->model->hp;
     *out = (rg_engine_info){.arch = "qwen4exp",
+                            .gpu = rg_core_gpu_name(e->core),
                             .cpu_level = rg_cpu_level_name(e->level),
                             .n_vocab = hp->n_vocab,
                             .n_ctx_train = hp->n_ctx_train,

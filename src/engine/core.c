@@ -1,5 +1,6 @@
 /* The core: weights, scratch, compute threads; windows of rows through the layers. */
 #include "engine/core.h"
+#include "engine/gpu_core.h"
 
 #include <math.h>
 #include <string.h>
@@ -66,9 +67,11 @@ rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const rg_model *model
     RG_GO(rg_weights_load(core, st));
     RG_GO(make_scratch(core, st));
     RG_GO(rg_ple_open(core, st));
+    if (opt->gpu) RG_GO(rg_gpu_core_create(core, st));
     if (opt->arena_bytes) RG_GO(rg_experts_open(core, st));
     RG_GO(rg_experts_start(core, st));
-    if (opt->lock_memory) RG_GO(rg_mem_lock(core->w.memory, core->w.memory_bytes, st));
+    if (opt->lock_memory && !core->gpu)
+        RG_GO(rg_mem_lock(core->w.memory, core->w.memory_bytes, st));
     *out = core;
     return RG_OK;
 cleanup:
@@ -79,6 +82,7 @@ cleanup:
 void rg_core_destroy(rg_core *core) {
     if (!core) return;
     rg_experts_close(core);
+    rg_gpu_core_destroy(core->gpu);
     rg_ple_reader_destroy(core->ple);
     rg_pool_destroy(core->pool);
     rg_weights_unload(&core->w);
@@ -217,7 +221,7 @@ static rg_code run_layer(const rg_window *win, uint32_t layer, rg_status *st) {
 /* Evaluation allocates nothing. Callbacks of the caller may: they run outside the guard. A tap and
  * a trace grow their buffers. */
 static void guard(const rg_core *core, bool on) {
-    if (rg_tapped(core) || core->trace) return;
+    if (rg_tapped(core) || core->trace || core->gpu) return; /* drivers allocate as they like */
     if (on) {
         rg_alloc_guard_enter();
     } else {
@@ -236,6 +240,7 @@ static void show_progress(const rg_window *win, const rg_eval_call *call, uint32
 
 rg_code rg_window_run(const rg_window *win, const rg_eval_call *call, rg_status *st) {
     rg_core *core = win->core;
+    if (core->gpu) return rg_gpu_window_run(win, call, st);
     rg_window rows = *win;
     RG_TRY(rg_ple_request(win, st));
     const uint64_t begin = rg_now_ns();
@@ -297,8 +302,10 @@ static rg_code give_logits(rg_core *core, const rg_segment *seg, uint32_t row,
     while (row < seg->n) {
         const uint32_t n = seg->n - row < RG_HEAD_ROWS ? seg->n - row : RG_HEAD_ROWS;
         guard(core, true);
-        const rg_code rc = rg_core_head(core, &core->w.output_hc, &core->w.output,
-                                        core->s.residual + (seg->row0 + row) * HE, n, st);
+        const rg_code rc = core->gpu
+                               ? rg_gpu_head(core, seg->row0 + row, n, st)
+                               : rg_core_head(core, &core->w.output_hc, &core->w.output,
+                                              core->s.residual + (seg->row0 + row) * HE, n, st);
         guard(core, false);
         RG_TRY(rc);
         for (uint32_t i = 0; i < n; i++) {

@@ -184,7 +184,11 @@ size_t rg_scratch_layout(const rg_scratch_shape *shape, rg_scratch *s, rg_thread
 
 /* ---- core and sequence ---------------------------------------------------------------------- */
 
+typedef struct rg_gpu_core rg_gpu_core; /* engine/gpu_core.h */
+typedef struct rg_gpu_seq rg_gpu_seq;
+
 struct rg_core {
+    rg_gpu_core *gpu;      /* NULL: the CPU computes */
     const rg_gguf *gguf;   /* borrowed */
     const rg_model *model; /* borrowed */
     const rg_hparams *hp;  /* &model->hp */
@@ -257,6 +261,7 @@ struct rg_seq {
     uint32_t n_draft_true, n_draft_chain;
     uint32_t *draft_items; /* [2 * RG_VERIFY_ROWS][n_used] */
     rg_moce *moce;         /* NULL: plain routing */
+    rg_gpu_seq *gpu;       /* state on the device; NULL: in `layers` */
     void *memory;
     size_t memory_bytes;
 };
@@ -289,6 +294,10 @@ typedef struct rg_eval_call {
 /* Runs the rows through the trunk and their draft blocks; the residual of the last layer stays in
  * the scratch. The caller moves the lengths and ids of the sequences on. */
 rg_code rg_window_run(const rg_window *win, const rg_eval_call *call, rg_status *st);
+
+/* Lays the state out from `base` (NULL: only counts; then seq->layers may be NULL). seq->opt is
+ * set. Returns its bytes. */
+size_t rg_seq_layout(rg_seq *seq, const rg_model *m, size_t n_threads, uint8_t *base);
 
 static inline bool rg_seq_f16(const rg_seq *seq) {
     return seq->opt.kv == RG_KV_F16;
@@ -335,6 +344,8 @@ void rg_layer_gdn(const rg_window *win, uint32_t layer);
 /* `kv_layer` indexes seq->layers; positions start at seg.pos0. */
 rg_code rg_layer_attn(const rg_window *win, const rg_attn_weights *w, uint32_t kv_layer,
                       rg_status *st);
+/* Pairs sorted by expert, rows ascending within one, from s.expert_ids; how many are in use. */
+uint32_t rg_moe_group(rg_core *core, uint32_t T);
 rg_code rg_layer_moe(const rg_window *win, const rg_moe_weights *w, uint32_t layer, rg_status *st);
 
 /* What the n-gram table of a model asks of its reader; false without a table. */
@@ -342,6 +353,8 @@ bool rg_ple_describe(rg_ple_reader_options *out, const rg_model *m, uint32_t chu
 rg_code rg_ple_open(rg_core *core, rg_status *st);
 /* Asks for the rows of all tokens of the window; rg_layer_ple waits for them. */
 rg_code rg_ple_request(const rg_window *win, rg_status *st);
+/* Waits for the rows of the window and unpacks them into s.ple_in. */
+rg_code rg_ple_join(const rg_window *win, rg_status *st);
 rg_code rg_layer_ple(const rg_window *win, uint32_t layer, rg_status *st);
 /* Gives up rows that were asked for and not waited for: to be called when a window breaks off. */
 void rg_ple_abandon(rg_core *core);

@@ -48,6 +48,13 @@ typedef struct rg_core_options {
     bool lock_memory;    /* keep weights and arena from being paged out */
     /* Backend, direct, depth, lookahead, null_reads, faults, poison, policy; the rest is set. */
     rg_stream_options io;
+    /* The trunk on a GPU: the device as rg_gpu_enumerate lists it (< 0: the best), under the
+     * validation layers or not, compiled kernels kept in a file (NULL: not). */
+    bool gpu;
+    int32_t gpu_device;
+    bool gpu_validate;
+    bool gpu_stamps; /* time every kernel of windows whose experts are all in memory */
+    const char *gpu_cache_path;
     uint64_t ple_cache_bytes; /* of the n-gram rows' cache; 0 = RG_PLE_CACHE_DEFAULT */
     bool ple_resident;        /* load the n-gram table */
     bool mtp_stream_norm; /* the draft block's hidden norm: one mean a stream, not one over all */
@@ -70,6 +77,18 @@ RG_MUST_CHECK rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const r
 void rg_core_destroy(rg_core *core);
 
 int rg_core_threads(const rg_core *core);
+const char *rg_core_gpu_name(const rg_core *core); /* "" = the CPU computes */
+/* Device time of the kernels, one line a program, since the core was created: filled when
+ * `gpu_stamps` was asked for. Returns how many there are; out[cap]. */
+typedef struct rg_core_gpu_time {
+    const char *program; /* static */
+    uint64_t ns, count;
+} rg_core_gpu_time;
+uint32_t rg_core_gpu_times(const rg_core *core, rg_core_gpu_time *out, uint32_t cap);
+/* Dispatches and barriers of the last window. */
+void rg_core_gpu_counts(const rg_core *core, uint32_t *dispatches, uint32_t *barriers);
+/* Complaints of the validation layers so far; 0 without them. */
+uint64_t rg_core_gpu_complaints(const rg_core *core);
 uint32_t rg_core_chunk(const rg_core *core);
 /* Bytes held: weights (with experts), scratch. */
 uint64_t rg_core_weight_bytes(const rg_core *core);

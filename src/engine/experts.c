@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/core.h"
+#include "engine/gpu_core.h"
 
 #define DECODE_ROWS 8u /* windows of up to this many rows are decode windows */
 
@@ -85,6 +86,7 @@ static rg_code open_stream(rg_core *core, rg_stream_group *groups, const char **
     o.group_noun = "layer";
     o.item_noun = "expert";
     o.budget_bytes = core->opt.arena_bytes;
+    if (core->gpu) RG_TRY(rg_gpu_core_arena(core->gpu, &o, st));
     return rg_stream_create(&core->stream, &o, st);
 }
 

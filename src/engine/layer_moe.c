@@ -58,7 +58,7 @@ static void route_rows(void *arg, size_t begin, size_t end, int thread) {
 }
 
 /* Pairs sorted by expert, rows ascending within one (a counting sort), and the experts in use. */
-static uint32_t group_pairs(rg_core *core, uint32_t T) {
+uint32_t rg_moe_group(rg_core *core, uint32_t T) {
     const rg_hparams *hp = core->hp;
     rg_scratch *s = &core->s;
     const uint32_t n = T * hp->n_expert_used;
@@ -344,7 +344,7 @@ static rg_code route(moe_job *job, const rg_window *win, uint32_t *n, rg_status 
                        job->layer);
     }
     if (rg_tapped(core)) RG_TRY(tap_routes(win, job->layer, st));
-    *n = group_pairs(core, job->T);
+    *n = rg_moe_group(core, job->T);
     core->times.n_distinct += *n;
     count_uses(core, job->layer, *n);
     if (core->trace) {

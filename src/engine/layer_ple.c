@@ -119,7 +119,7 @@ static void unpack_share(void *arg, size_t begin, size_t end, int thread) {
 }
 
 /* Waits for the rows and unpacks them into ple_in [T][heads * row]. */
-static rg_code join_rows(const rg_window *win, rg_status *st) {
+rg_code rg_ple_join(const rg_window *win, rg_status *st) {
     rg_core *core = win->core;
     const uint64_t begin = rg_now_ns();
     const rg_code rc = rg_ple_reader_join(core->ple, st);
@@ -214,7 +214,7 @@ static void keep_history(const ple_job *job) {
 
 rg_code rg_layer_ple(const rg_window *win, uint32_t layer, rg_status *st) {
     rg_core *core = win->core;
-    RG_TRY(join_rows(win, st));
+    RG_TRY(rg_ple_join(win, st));
     rg_scratch *s = &core->s;
     const rg_hparams *hp = core->hp;
     const rg_ple_weights *w = &core->w.layers[layer].ple;

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "engine/core.h"
+#include "engine/gpu_core.h"
 #include "engine/layout.h"
 
 static void place_kv(rg_layout *p, rg_kv *kv, const rg_hparams *hp, const rg_seq_options *opt,
@@ -25,8 +26,7 @@ static void place_gdn(rg_layout *p, rg_layer_state *l, const rg_hparams *hp, siz
     l->draft_beta = rg_layout_take(p, n_draft * hp->n_v_head, sizeof(float));
 }
 
-/* Lays the state out from `base` (NULL: only counts; then layers of `seq` may be NULL). */
-static size_t layout(rg_seq *seq, const rg_model *m, size_t n_threads, uint8_t *base) {
+size_t rg_seq_layout(rg_seq *seq, const rg_model *m, size_t n_threads, uint8_t *base) {
     rg_layout p = {.base = base};
     const rg_hparams *hp = &m->hp;
     const size_t HE = (size_t)hp->n_hc * hp->n_embd, n_draft = seq->opt.draft_max;
@@ -60,7 +60,7 @@ static size_t layout(rg_seq *seq, const rg_model *m, size_t n_threads, uint8_t *
 
 uint64_t rg_seq_bytes_for(const rg_model *m, const rg_seq_options *opt, int n_threads) {
     rg_seq seq = {.opt = *opt};
-    return layout(&seq, m, (size_t)n_threads, NULL);
+    return rg_seq_layout(&seq, m, (size_t)n_threads, NULL);
 }
 
 static rg_code check_options(const rg_core *core, const rg_seq_options *opt, rg_status *st) {
@@ -92,14 +92,18 @@ rg_code rg_seq_create(rg_seq **out, rg_core *core, const rg_seq_options *opt, rg
         goto cleanup;
     }
     const size_t n_threads = (size_t)rg_pool_threads(core->pool);
-    seq->memory_bytes = layout(seq, core->model, n_threads, NULL);
+    seq->memory_bytes = rg_seq_layout(seq, core->model, n_threads, NULL);
     rc = rg_take_memory(&seq->memory, seq->memory_bytes, st);
     if (rc != RG_OK) {
         rg_context(st, rc, "state for %u tokens", opt->n_ctx);
         goto cleanup;
     }
-    const size_t placed = layout(seq, core->model, n_threads, seq->memory);
+    const size_t placed = rg_seq_layout(seq, core->model, n_threads, seq->memory);
     RG_ASSERT(placed == seq->memory_bytes);
+    if (core->gpu) {
+        rc = rg_gpu_seq_create(seq, st);
+        if (rc != RG_OK) goto cleanup;
+    }
     *out = seq;
     return RG_OK;
 cleanup:
@@ -110,6 +114,7 @@ cleanup:
 void rg_seq_destroy(rg_seq *seq) {
     if (!seq) return;
     rg_moce_destroy(seq->moce);
+    rg_gpu_seq_destroy(seq);
     rg_mem_unmap(seq->memory, seq->memory_bytes);
     rg_free(seq->layers);
     rg_free(seq);
@@ -121,7 +126,7 @@ void rg_seq_reset(rg_seq *seq) {
     for (uint32_t i = 0; i < hp->n_layer; i++) {
         /* Only the recurrent states need zeros: caches and histories are read up to the length. */
         float *S = seq->layers[i].S;
-        if (S) memset(S, 0, hp->n_v_head * D * D * sizeof *S);
+        if (S && !seq->gpu) memset(S, 0, hp->n_v_head * D * D * sizeof *S);
     }
     seq->length = 0;
     seq->n_owed = 0;

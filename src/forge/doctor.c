@@ -140,6 +140,7 @@ rg_code rg_doctor_run(rg_doctor_report *out, const rg_doctor_options *opt, rg_st
                                   out->machine.io_uring, &steps, st));
     RG_GO(rg_doctor_step(&steps, "memory", st));
     RG_GO(rg_doctor_measure_memory(&out->machine, opt->quick, opt->n_threads, st));
+    RG_GO(rg_doctor_measure_gpus(out, st));
     out->seconds = (double)(rg_now_ns() - t0) * 1e-9;
     rg_doctor_advise(out);
     if (opt->progress) opt->progress(opt->progress_user, "done", steps.total, steps.total);

@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 
 #include "base/base.h"
+#include "kernels/kernels.h"
 
 #define RG_DOCTOR_POINTS_MAX   192u
 #define RG_DOCTOR_ADVICE_MAX   16u
@@ -67,12 +68,23 @@ typedef struct rg_doctor_model {
     uint64_t expert_bytes; /* of one expert of the largest class */
 } rg_doctor_model;
 
+/* A GPU and what moving bytes to it costs. */
+typedef struct rg_doctor_gpu {
+    rg_gpu_info info;
+    bool measured;
+    char error[232]; /* why not */
+    double to_device_gb_s, from_device_gb_s;
+    double handshake_us; /* host to device and back, lists handed over before */
+} rg_doctor_gpu;
+
 typedef struct rg_doctor_report {
     bool quick;
     double seconds;
     rg_doctor_machine machine;
     rg_doctor_drive drive;
     rg_doctor_model model;
+    uint32_t n_gpu;
+    rg_doctor_gpu gpus[RG_GPU_DEVICES_MAX];
     uint32_t n_advice;
     char advice[RG_DOCTOR_ADVICE_MAX][RG_DOCTOR_ADVICE_BYTES];
 } rg_doctor_report;

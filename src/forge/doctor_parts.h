@@ -55,4 +55,8 @@ RG_MUST_CHECK rg_code rg_doctor_measure_memory(rg_doctor_machine *m, bool quick,
 /* doctor_advice.c */
 void rg_doctor_advise(rg_doctor_report *r);
 
+/* Lists the GPUs and measures the usable ones. */
+rg_code rg_doctor_measure_gpus(rg_doctor_report *out, rg_status *st);
+rg_code rg_doctor_gpus_text(const rg_doctor_report *r, rg_buf *out, rg_status *st);
+
 #endif

@@ -71,6 +71,7 @@ static rg_code drive_text(const rg_doctor_drive *d, rg_buf *out, rg_status *st) 
 
 rg_code rg_doctor_text(const rg_doctor_report *r, rg_buf *out, rg_status *st) {
     RG_TRY(machine_text(&r->machine, out, st));
+    RG_TRY(rg_doctor_gpus_text(r, out, st));
     RG_TRY(model_text(&r->model, out, st));
     RG_TRY(drive_text(&r->drive, out, st));
     if (r->n_advice) RG_TRY(rg_buf_printf(out, st, "advice\n"));
@@ -135,6 +136,27 @@ static json_t *machine_json(const rg_doctor_machine *m) {
         {"cgroup_memory_limit_bytes", limit_json(m->cgroup_memory_bytes)},
     };
     return object(pairs, RG_ARRAY_LEN(pairs));
+}
+
+static json_t *gpus_json(const rg_doctor_report *r) {
+    json_t *list = json_array();
+    for (uint32_t i = 0; list && i < r->n_gpu; i++) {
+        const rg_doctor_gpu *g = &r->gpus[i];
+        const pair pairs[] = {{"name", text(g->info.name)},
+                              {"kind", text(g->info.kind)},
+                              {"usable", json_boolean(g->info.usable)},
+                              {"missing", text(g->info.missing)},
+                              {"memory_bytes", number(g->info.device_bytes)},
+                              {"mappable", json_boolean(g->info.mappable)},
+                              {"allocation_limit_bytes", number(g->info.alloc_bytes)},
+                              {"subgroup_size", number(g->info.subgroup_size)},
+                              {"shared_bytes", number(g->info.shared_bytes)},
+                              {"to_device_gb_s", json_real(g->to_device_gb_s)},
+                              {"from_device_gb_s", json_real(g->from_device_gb_s)},
+                              {"handshake_us", json_real(g->handshake_us)}};
+        json_array_append_new(list, object(pairs, sizeof pairs / sizeof *pairs));
+    }
+    return list;
 }
 
 static json_t *point_json(const rg_doctor_point *p) {
@@ -226,6 +248,7 @@ rg_code rg_doctor_json(const rg_doctor_report *r, rg_buf *out, rg_status *st) {
         {"drive_ceiling_gb_s", json_real(r->drive.ceiling_gb_s)},
         {"memory_gb_s", json_real(r->machine.memory_gb_s)},
         {"machine", machine_json(&r->machine)},
+        {"gpus", gpus_json(r)},
         {"drive", drive_json(&r->drive)},
         {"model", model_json(&r->model)},
         {"advice", advice_json(r)},

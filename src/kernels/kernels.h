@@ -1,4 +1,5 @@
-/* kernels: the arithmetic of the model on the CPU, one op contract for every instruction level.
+/* kernels: the arithmetic of the model on the CPU, one op contract for every instruction level; and
+ * on a GPU (kernels/gpu/gpu_ops.h, part of this door).
  *
  * Canonical arithmetic (the exactness charter). Each op below fixes every rounding: which products
  * are exact integers, which operations are fused, in which order sums run. Every level computes
@@ -20,6 +21,7 @@
 #define RG_KERNELS_H
 
 #include "base/base.h"
+#include "kernels/gpu/gpu_ops.h"
 #include "quant/quant.h"
 
 /* A weight matrix in memory: n_out rows of n_in values. */

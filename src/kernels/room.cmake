@@ -45,3 +45,16 @@ elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   set_source_files_properties(${rg_arm}/neon_i8mm.c PROPERTIES
     COMPILE_OPTIONS -march=armv8.2-a+dotprod+i8mm)
 endif()
+
+# The GPU driver and its programs; without the compiler of the programs there are no devices.
+include(shaders)
+target_sources(rg_kernels PRIVATE ${CMAKE_SOURCE_DIR}/src/kernels/gpu/gpu_ops.c)
+if(RG_GPU)
+  file(GLOB rg_gpu_driver CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/gpu/vulkan_*.c)
+  target_sources(rg_kernels PRIVATE ${rg_gpu_driver})
+  target_include_directories(rg_kernels PRIVATE ${RG_VULKAN_INCLUDE})
+  target_link_libraries(rg_kernels PUBLIC ${CMAKE_DL_LIBS})
+  rg_gpu_programs(rg_kernels)
+else()
+  target_sources(rg_kernels PRIVATE ${CMAKE_SOURCE_DIR}/src/kernels/gpu/gpu_none.c)
+endif()

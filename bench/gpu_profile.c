@@ -1,0 +1,102 @@
+/* Device time of every kernel in a model's windows: gpu_profile MODEL [tokens] [windows] [device].
+ *
+ * Evaluates a prompt of random tokens in one chunk, then windows of one token, and prints for both
+ * what each program took on the device, its share, and the host's time for the whole window.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/engine.h"
+
+#define LINES 64u
+
+static rg_code see(void *user, uint32_t position, const float *logits, rg_status *st) {
+    (void)position;
+    (void)st;
+    *(float *)user = logits[0];
+    return RG_OK;
+}
+
+/* Evaluates n windows of T tokens and prints the difference of the sums. */
+static rg_code profile(rg_core *core, rg_seq *seq, uint32_t T, uint32_t n, uint32_t n_vocab,
+                       rg_status *st) {
+    rg_core_gpu_time before[LINES] = {{0}}, after[LINES] = {{0}};
+    float first = 0.0f;
+    const rg_logits_sink sink = {.row = see, .user = &first};
+    int32_t *ids = rg_alloc(T, sizeof *ids, st);
+    if (!ids) return RG_NOMEM;
+    rg_core_gpu_times(core, before, LINES);
+    uint64_t host_ns = 0;
+    rg_code rc = RG_OK;
+    for (uint32_t i = 0; i < n && rc == RG_OK; i++) {
+        for (uint32_t t = 0; t < T; t++)
+            ids[t] = (int32_t)(rg_random_u64(i + 1, t) % n_vocab);
+        const uint64_t begin = rg_now_ns();
+        rc = rg_core_eval(core, seq, ids, T, T, RG_WANT_LAST, &sink, NULL, st);
+        host_ns += rg_now_ns() - begin;
+    }
+    rg_free(ids);
+    if (rc != RG_OK) return rc;
+    const uint32_t lines = rg_core_gpu_times(core, after, LINES);
+    uint64_t total = 0;
+    for (uint32_t k = 0; k < lines; k++)
+        total += after[k].ns - before[k].ns;
+    uint32_t dispatches = 0, barriers = 0;
+    rg_core_gpu_counts(core, &dispatches, &barriers);
+    printf("window of %u: host %.3f ms, device kernels %.3f ms, %u dispatches, %u barriers\n", T,
+           (double)host_ns * 1e-6 / n, (double)total * 1e-6 / n, dispatches, barriers);
+    for (uint32_t k = 0; k < lines && total; k++) {
+        const uint64_t ns = after[k].ns - before[k].ns;
+        printf("  %-14s\t%8.3f ms\t%5.1f %%\t%llu\n", after[k].program, (double)ns * 1e-6 / n,
+               100.0 * (double)ns / (double)total,
+               (unsigned long long)((after[k].count - before[k].count) / n));
+    }
+    return RG_OK;
+}
+
+static rg_code run(const char *path, uint32_t prompt, uint32_t windows, int32_t device,
+                   rg_status *st) {
+    rg_gguf *gguf = NULL;
+    rg_model *model = NULL;
+    rg_core *core = NULL;
+    rg_seq *seq = NULL;
+    rg_core_options opt = {.chunk = prompt, .gpu = true, .gpu_device = device, .gpu_stamps = true};
+    const rg_model_options model_opt = {.no_mtp = true};
+    const rg_seq_options seq_opt = {.n_ctx = prompt + 4 * windows + 16};
+    rg_code rc = rg_cpu_level_pick(&opt.level, NULL, st);
+    if (rc == RG_OK) rc = rg_gguf_open(&gguf, path, st);
+    if (rc == RG_OK) rc = rg_model_create(&model, gguf, &model_opt, st);
+    if (rc == RG_OK) rc = rg_core_create(&core, gguf, model, &opt, st);
+    if (rc == RG_OK) rc = rg_seq_create(&seq, core, &seq_opt, st);
+    if (rc == RG_OK) {
+        const uint32_t n_vocab = model->hp.n_vocab;
+        printf("%s on %s\n", path, rg_core_gpu_name(core));
+        rc = profile(core, seq, 1, 2, n_vocab, st); /* compiles */
+        if (rc == RG_OK) rc = profile(core, seq, 1, windows, n_vocab, st);
+        if (rc == RG_OK) rc = profile(core, seq, 3, 2, n_vocab, st);
+        rg_seq_reset(seq);
+        if (rc == RG_OK) rc = profile(core, seq, prompt, 1, n_vocab, st); /* compiles */
+        rg_seq_reset(seq);
+        if (rc == RG_OK) rc = profile(core, seq, prompt, 1, n_vocab, st);
+    }
+    rg_seq_destroy(seq);
+    rg_core_destroy(core);
+    rg_model_destroy(model);
+    rg_gguf_close(gguf);
+    return rc;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) {
+        fprintf(stderr, "gpu_profile MODEL [tokens] [windows] [device]\n");
+        return 2;
+    }
+    rg_status st = {0};
+    const uint32_t prompt = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 512;
+    const uint32_t windows = argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 32;
+    const int32_t device = argc > 4 ? (int32_t)strtol(argv[4], NULL, 10) : -1;
+    if (run(argv[1], prompt ? prompt : 1, windows ? windows : 1, device, &st) == RG_OK) return 0;
+    fprintf(stderr, "gpu_profile: %s\n", st.message);
+    return 1;
+}

@@ -1,0 +1,53 @@
+# GPU programs: every src/kernels/gpu/shaders/*.comp is compiled to SPIR-V, validated, and embedded.
+# Target `metal` translates them for Apple devices. Without the compiler there is no GPU backend:
+# RG_GPU is then OFF.
+find_program(RG_GLSLANG glslangValidator)
+find_program(RG_SPIRV_VAL spirv-val)
+find_program(RG_SPIRV_CROSS spirv-cross)
+find_path(RG_VULKAN_INCLUDE vulkan/vulkan.h PATHS $ENV{VULKAN_SDK}/include)
+set(RG_GPU_DEFAULT OFF)
+if(RG_GLSLANG AND RG_VULKAN_INCLUDE)
+  set(RG_GPU_DEFAULT ON)
+endif()
+option(RG_GPU "build the Vulkan backend" ${RG_GPU_DEFAULT})
+
+function(rg_gpu_programs target)
+  file(GLOB programs CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/gpu/shaders/*.comp)
+  file(GLOB pieces CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/gpu/shaders/*.glsl)
+  list(SORT programs)
+  set(dir ${CMAKE_BINARY_DIR}/shaders)
+  file(MAKE_DIRECTORY ${dir})
+  foreach(program ${programs})
+    get_filename_component(name ${program} NAME_WE)
+    set(check "")
+    if(RG_SPIRV_VAL)
+      set(check COMMAND ${RG_SPIRV_VAL} --target-env vulkan1.2 --scalar-block-layout
+        ${dir}/${name}.spv)
+    endif()
+    add_custom_command(OUTPUT ${dir}/${name}.spv
+      COMMAND ${RG_GLSLANG} -V --quiet --target-env vulkan1.2 -o ${dir}/${name}.spv ${program}
+      ${check}
+      DEPENDS ${program} ${pieces} VERBATIM)
+    list(APPEND binaries ${dir}/${name}.spv)
+    if(RG_SPIRV_CROSS)
+      add_custom_command(OUTPUT ${dir}/${name}.metal
+        COMMAND ${RG_SPIRV_CROSS} --msl --msl-version 20300 --output ${dir}/${name}.metal
+          ${dir}/${name}.spv
+        DEPENDS ${dir}/${name}.spv VERBATIM)
+      list(APPEND metals ${dir}/${name}.metal)
+    endif()
+  endforeach()
+  add_custom_command(OUTPUT ${dir}/programs.c
+    COMMAND ${RG_PYTHON} ${CMAKE_SOURCE_DIR}/tools/embed_spirv.py ${dir}/programs.c ${binaries}
+    DEPENDS ${binaries} ${CMAKE_SOURCE_DIR}/tools/embed_spirv.py VERBATIM)
+  target_sources(${target} PRIVATE ${dir}/programs.c)
+  if(metals)
+    set(all "")
+    if(RG_TESTS)
+      set(all ALL)
+      add_test(NAME metal_test COMMAND ${RG_PYTHON} ${CMAKE_SOURCE_DIR}/tests/metal_test.py ${dir}
+        ${programs})
+    endif()
+    add_custom_target(metal ${all} DEPENDS ${metals})
+  endif()
+endfunction()

@@ -1,0 +1,141 @@
+/* The trunk on a GPU: device memory of a core and of its sequences, and the window that runs there.
+ *
+ * The seam: the core holds an rg_gpu_core (NULL: the CPU computes). rg_window_run, the head, the
+ * creation of sequences and the arena of the stream ask for it; everything else of the engine is
+ * the same for both.
+ *
+ * Device addresses wear the types of the host's pointers, so that the scratch plan and the plan of
+ * a sequence's state lay out device memory too. They are never read through on the host.
+ */
+#ifndef RG_ENGINE_GPU_CORE_H
+#define RG_ENGINE_GPU_CORE_H
+
+#include "engine/core.h"
+
+/* What the host writes for the device, at fixed places of one buffer. */
+typedef struct rg_gpu_shared {
+    int32_t *ids;         /* [chunk] */
+    float *rope;          /* [chunk][n_rot] */
+    float *rope_blocks;   /* [chunk + segments][n_rot] */
+    uint32_t *pos0;       /* [segments], 16 bytes apart */
+    float *ple_in;        /* [chunk][ple heads * row] */
+    uint64_t *experts[3]; /* [n_expert] gate, up, down of the turn */
+    uint32_t *slots[2];   /* lists of two phases: as rg_gpu_plan makes them */
+    uint32_t *grids[2];   /* [2][3] of each phase, hidden and output rows */
+    uint32_t *moe_ids;    /* [chunk][n_used] experts that the host chose */
+} rg_gpu_shared;
+
+/* What the device writes for the host. */
+typedef struct rg_gpu_seen {
+    uint32_t *flag; /* UINT32_MAX: all values were finite */
+    uint32_t *ids;  /* [chunk][n_used] */
+    float *router;  /* [chunk][n_expert] */
+    float *ahead;   /* [chunk][n_expert] */
+    float *logits;  /* [RG_HEAD_ROWS][n_vocab] */
+} rg_gpu_seen;
+
+/* A piece of the host's weights and its copy. */
+typedef struct rg_gpu_chunk {
+    const uint8_t *begin;
+    size_t bytes;
+    rg_gpu_buffer buffer;
+} rg_gpu_chunk;
+
+#define RG_GPU_PROGRAMS_MAX 64u
+#define RG_GPU_STEPS        5u /* lists of a layer at most */
+
+struct rg_gpu_core {
+    rg_core *core;
+    rg_gpu *gpu;
+    rg_gpu_chunk *chunks; /* ascending */
+    uint32_t n_chunk;
+    rg_gpu_buffer tables, scratch, shared, readback, arena;
+    uint8_t *arena_host;    /* aligned start of the arena */
+    rg_scratch s;           /* device addresses; s.ple_in, rope and ids lie in `shared` */
+    uint32_t *flag;         /* device */
+    uint32_t *list, *grids; /* device: plans of the device itself */
+    rg_gpu_shared to;       /* host addresses */
+    rg_gpu_shared at;       /* the same places, device addresses */
+    rg_gpu_seen from;       /* host addresses */
+    rg_gpu_seen out;        /* device addresses */
+    rg_gpu_list *whole, *head, *zero;
+    rg_gpu_list *steps[RG_GPU_STEPS];
+    uint32_t n_head_rows; /* rows of the last window whose logits are there already */
+    uint64_t whole_key;   /* what `whole` and steps[0] hold; 0 = nothing to be used again */
+    uint32_t dispatches, barriers; /* of the last window */
+    rg_core_gpu_time times[RG_GPU_PROGRAMS_MAX];
+    uint32_t n_time;
+};
+
+/* State of a sequence on the device. */
+typedef struct rg_gpu_seq {
+    rg_gpu_buffer memory;
+    rg_layer_state *layers; /* [n_layer + n_mtp], device addresses */
+    float *scores;          /* [chunk][cap] */
+    uint32_t *bits;         /* [chunk][cap / 32 rounded up] */
+    uint32_t cap;           /* blocks of the smallest ratio */
+} rg_gpu_seq;
+
+/* Uploads the weights and takes device memory. The host's copy of the weights is given back. */
+rg_code rg_gpu_core_create(rg_core *core, rg_status *st);
+void rg_gpu_core_destroy(rg_gpu_core *g);
+/* Takes memory for the arena of o->budget_bytes that both see, and says how it can be read into. */
+rg_code rg_gpu_core_arena(rg_gpu_core *g, rg_stream_options *o, rg_status *st);
+/* Where a host address of the weights or of the arena lies on the device. */
+rg_gpu_ptr rg_gpu_core_at(const rg_gpu_core *g, const void *host);
+
+rg_code rg_gpu_seq_create(rg_seq *seq, rg_status *st);
+void rg_gpu_seq_destroy(rg_seq *seq);
+
+rg_code rg_gpu_window_run(const rg_window *win, const rg_eval_call *call, rg_status *st);
+/* Logits of n residual rows, from `row` on, into the core's s.logits. */
+rg_code rg_gpu_head(rg_core *core, uint32_t row, uint32_t n, rg_status *st);
+
+/* ---- recording ------------------------------------------------------------------------------- */
+
+typedef struct rg_gpu_rec {
+    rg_gpu_core *g;
+    rg_core *core;
+    const rg_window *win;
+    rg_gpu_list *list;
+} rg_gpu_rec;
+
+static inline rg_gpu_ptr rg_at(const void *device) {
+    return (rg_gpu_ptr)(uintptr_t)device;
+}
+
+/* Behind a value that is not finite: which layer, and where in it. */
+typedef enum rg_gpu_place_code {
+    RG_GPU_BEFORE_MIXER,
+    RG_GPU_BEFORE_EXPERTS,
+    RG_GPU_IN_ROUTER,
+    RG_GPU_IN_INDEX,
+    RG_GPU_PLACES
+} rg_gpu_place_code;
+static inline uint32_t rg_gpu_code(uint32_t layer, rg_gpu_place_code place) {
+    return layer * RG_GPU_PLACES + (uint32_t)place;
+}
+
+void rg_gpu_rec_mul(const rg_gpu_rec *r, const rg_mat *w, const float *x, float *y, uint32_t rows,
+                    rg_gpu_epilogue epilogue, float div);
+void rg_gpu_rec_embed(const rg_gpu_rec *r);
+void rg_gpu_rec_hc_read(const rg_gpu_rec *r, const rg_hc_weights *w, const float *residual,
+                        uint32_t rows, uint32_t code);
+/* The half layer before the experts, its write included. */
+void rg_gpu_rec_mixer(const rg_gpu_rec *r, uint32_t layer);
+void rg_gpu_rec_ple(const rg_gpu_rec *r, uint32_t layer);
+/* Router; with `choose` also the choice of experts on the device. */
+void rg_gpu_rec_router(const rg_gpu_rec *r, uint32_t layer, bool choose);
+/* The shared expert (the device may do it while others go on). */
+void rg_gpu_rec_shared(const rg_gpu_rec *r, uint32_t layer, const rg_mat *next_router);
+/* All experts, in memory, planned by the device. */
+void rg_gpu_rec_experts(const rg_gpu_rec *r, uint32_t layer);
+/* The experts that the host listed for a phase. */
+void rg_gpu_rec_phase(const rg_gpu_rec *r, uint32_t layer, uint32_t phase);
+void rg_gpu_rec_combine(const rg_gpu_rec *r, uint32_t layer);
+void rg_gpu_rec_head(const rg_gpu_rec *r, uint32_t row, uint32_t rows);
+
+/* Columns of a tile of expert products for a window of T rows. */
+uint32_t rg_gpu_tile_side(const rg_core *core, uint32_t T);
+
+#endif

@@ -1,0 +1,562 @@
+/* The layers as command lists: the operations of layer_*.c in the same order. Each barrier stands
+ * before the first op that reads what was just written; ops between two barriers are independent.
+ */
+#include "engine/gpu_core.h"
+
+#include <math.h>
+
+static void sync(const rg_gpu_rec *r) {
+    rg_gpu_barrier(r->list);
+}
+
+static rg_gpu_ptr weight(const rg_gpu_rec *r, const void *host) {
+    return rg_gpu_core_at(r->g, host);
+}
+
+static rg_gpu_product product_of(const rg_gpu_rec *r, const rg_mat *w, const float *x, float *y,
+                                 uint32_t n) {
+    return (rg_gpu_product){.w = w->data ? weight(r, w->data) : 0,
+                            .x = rg_at(x),
+                            .y = rg_at(y),
+                            .tables = r->g->tables.address,
+                            .n_in = w->n_in,
+                            .n_out = w->n_out,
+                            .row_bytes = (uint32_t)w->row_bytes,
+                            .x_stride = w->n_in,
+                            .y_stride = w->n_out,
+                            .x_div = 1,
+                            .div = 1.0f,
+                            .n = n};
+}
+
+void rg_gpu_rec_mul(const rg_gpu_rec *r, const rg_mat *w, const float *x, float *y, uint32_t rows,
+                    rg_gpu_epilogue epilogue, float div) {
+    rg_gpu_product p = product_of(r, w, x, y, rows);
+    p.div = div;
+    rg_gpu_mul(r->list, &p, &(rg_gpu_product_way){.type = w->type, .epilogue = epilogue});
+}
+
+static void plain(const rg_gpu_rec *r, const rg_mat *w, const float *x, float *y, uint32_t rows) {
+    rg_gpu_rec_mul(r, w, x, y, rows, RG_GPU_PLAIN, 1.0f);
+}
+
+void rg_gpu_rec_embed(const rg_gpu_rec *r) {
+    const rg_mat *w = &r->core->w.token_embd;
+    const rg_gpu_embed_args a = {.w = weight(r, w->data),
+                                 .tables = r->g->tables.address,
+                                 .ids = rg_at(r->g->at.ids),
+                                 .y = rg_at(r->g->s.residual),
+                                 .n = r->core->hp->n_embd,
+                                 .n_hc = r->core->hp->n_hc,
+                                 .row_bytes = (uint32_t)w->row_bytes};
+    rg_gpu_embed(r->list, &a, w->type, r->win->T);
+    sync(r); /* residual */
+}
+
+void rg_gpu_rec_hc_read(const rg_gpu_rec *r, const rg_hc_weights *w, const float *residual,
+                        uint32_t rows, uint32_t code) {
+    const rg_hparams *hp = r->core->hp;
+    const rg_scratch *s = &r->g->s;
+    const float H = (float)hp->n_hc;
+    const rg_gpu_norm_args norm = {.x = rg_at(residual),
+                                   .w = weight(r, w->norm),
+                                   .y = rg_at(s->normed),
+                                   .flag = rg_at(r->g->flag),
+                                   .n = hp->n_embd,
+                                   .n_w = hp->n_hc,
+                                   .per = hp->n_hc,
+                                   .x_stride = hp->n_hc * hp->n_embd,
+                                   .y_stride = hp->n_hc * hp->n_embd,
+                                   .eps = hp->rms_eps,
+                                   .code = code};
+    rg_gpu_norm(r->list, &norm, RG_GPU_RMS, rows * hp->n_hc);
+    sync(r); /* normed */
+    rg_gpu_rec_mul(r, &w->down, s->normed, s->low, rows, RG_GPU_SILU, H);
+    if (w->inject.data)
+        rg_gpu_rec_mul(r, &w->inject, s->normed, s->inject, rows, RG_GPU_SIGMOID2, H);
+    sync(r); /* low */
+    plain(r, &w->up, s->low, s->mix, rows);
+    sync(r); /* mix */
+    const rg_gpu_hc_mix_args mix = {.gate = rg_at(s->mix),
+                                    .normed = rg_at(s->normed),
+                                    .u = rg_at(s->u),
+                                    .n = hp->n_embd,
+                                    .n_hc = hp->n_hc};
+    rg_gpu_hc_mix(r->list, &mix, rows);
+    sync(r); /* u */
+}
+
+static void write_back(const rg_gpu_rec *r, const float *y, bool experts) {
+    const rg_hparams *hp = r->core->hp;
+    const rg_scratch *s = &r->g->s;
+    const rg_gpu_hc_write_args a = {.residual = rg_at(s->residual),
+                                    .inject = rg_at(s->inject),
+                                    .y = rg_at(y),
+                                    .experts = experts ? rg_at(s->expert_out) : 0,
+                                    .weights = rg_at(s->expert_w),
+                                    .sigma = rg_at(s->shared_sigma),
+                                    .n = hp->n_embd,
+                                    .n_hc = hp->n_hc,
+                                    .n_used = hp->n_expert_used};
+    rg_gpu_hc_write(r->list, &a, r->win->T);
+    sync(r); /* residual */
+}
+
+static rg_gpu_ptr position_of(const rg_gpu_rec *r, uint32_t seg) {
+    return rg_at(r->g->at.pos0 + (size_t)4 * seg);
+}
+
+/* ---- gated delta net ------------------------------------------------------------------------ */
+
+static void gdn_segment(const rg_gpu_rec *r, uint32_t index, const rg_gdn_weights *w,
+                        const rg_layer_state *state) {
+    const rg_hparams *hp = r->core->hp;
+    const rg_scratch *s = &r->g->s;
+    const rg_segment *seg = &r->win->segs[index];
+    const uint32_t D = hp->ssm_head_dim, Hk = hp->n_k_head, Hv = hp->n_v_head;
+    const uint32_t n = (2 * Hk + Hv) * D;
+    const size_t row0 = seg->row0;
+    float *conv = s->conv + row0 * n;
+    const rg_gpu_conv_args c = {.w = weight(r, w->conv),
+                                .x = rg_at(s->qkv + row0 * n),
+                                .past = rg_at(state->conv),
+                                .y = rg_at(conv),
+                                .pos0 = position_of(r, index),
+                                .n = n,
+                                .n_tap = hp->ssm_conv,
+                                .dilation = 1};
+    rg_gpu_conv(r->list, &c, seg->n);
+    sync(r); /* conv; the history is read */
+    const rg_gpu_history_args h = {.past = rg_at(state->conv),
+                                   .x = rg_at(s->qkv + row0 * n),
+                                   .n = n,
+                                   .keep = hp->ssm_conv - 1,
+                                   .rows = seg->n};
+    rg_gpu_history(r->list, &h);
+    const rg_gpu_norm_args norm = {.x = rg_at(conv),
+                                   .y = rg_at(conv),
+                                   .n = D,
+                                   .n_w = 1,
+                                   .per = 2 * Hk,
+                                   .x_stride = n,
+                                   .y_stride = n,
+                                   .eps = 1e-6f,
+                                   .scale = 1.0f / sqrtf((float)D),
+                                   .n_scaled = Hk};
+    rg_gpu_norm(r->list, &norm, RG_GPU_L2, seg->n * 2 * Hk);
+    sync(r); /* q and k */
+    const rg_gpu_gdn_args g = {.S = rg_at(state->S),
+                               .c = rg_at(conv),
+                               .alpha = rg_at(s->alpha + row0 * Hv),
+                               .beta = rg_at(s->beta + row0 * Hv),
+                               .dt = weight(r, w->dt),
+                               .a = weight(r, w->a),
+                               .o = rg_at(s->gdn_o + row0 * Hv * D),
+                               .D = D,
+                               .n_head = Hv,
+                               .n_k = Hk,
+                               .rows = seg->n};
+    rg_gpu_gdn(r->list, &g);
+}
+
+static void gdn_layer(const rg_gpu_rec *r, uint32_t layer) {
+    const rg_hparams *hp = r->core->hp;
+    const rg_scratch *s = &r->g->s;
+    const rg_gdn_weights *w = &r->core->w.layers[layer].gdn;
+    const uint32_t T = r->win->T, D = hp->ssm_head_dim, Hv = hp->n_v_head;
+    plain(r, &w->qkv, s->u, s->qkv, T);
+    plain(r, &w->gate, s->u, s->z, T);
+    plain(r, &w->alpha, s->u, s->alpha, T);
+    rg_gpu_rec_mul(r, &w->beta, s->u, s->beta, T, RG_GPU_SIGMOID, 1.0f);
+    sync(r); /* qkv, alpha, beta, z */
+    for (uint32_t i = 0; i < r->win->n_seg; i++)
+        gdn_segment(r, i, w, &r->win->segs[i].seq->gpu->layers[layer]);
+    sync(r); /* gdn_o */
+    const rg_gpu_norm_args norm = {.x = rg_at(s->gdn_o),
+                                   .w = weight(r, w->norm),
+                                   .y = rg_at(s->gdn_o),
+                                   .gate = rg_at(s->z),
+                                   .n = D,
+                                   .n_w = 1,
+                                   .per = Hv,
+                                   .x_stride = Hv * D,
+                                   .y_stride = Hv * D,
+                                   .eps = hp->rms_eps};
+    rg_gpu_norm(r->list, &norm, RG_GPU_RMS_GATED, T * Hv);
+    sync(r); /* gdn_o */
+    plain(r, &w->out, s->gdn_o, s->y, T);
+    sync(r); /* y */
+}
+
+/* ---- attention ------------------------------------------------------------------------------ */
+
+typedef struct attn {
+    const rg_gpu_rec *r;
+    const rg_attn_weights *w;
+    const rg_segment *seg;
+    const rg_kv *kv;
+    uint32_t index, layer, keep;
+    bool f16, indexed;
+} attn;
+
+/* One kind of head: norm, rotation, and where to. */
+static void prepare(const attn *a, const float *from, const float *norm, const void *to,
+                    bool cached, uint32_t D, uint32_t heads, uint32_t stride, uint32_t step) {
+    const rg_hparams *hp = a->r->core->hp;
+    const size_t row0 = a->seg->row0;
+    const rg_gpu_prepare_args p = {.from = rg_at(from + row0 * stride),
+                                   .w = norm ? weight(a->r, norm) : 0,
+                                   .rope = rg_at(a->r->g->at.rope + row0 * hp->n_rot),
+                                   .to = cached ? rg_at(to)
+                                                : rg_at((const float *)to + row0 * heads * D),
+                                   .pos0 = cached ? position_of(a->r, a->index) : 0,
+                                   .flag = rg_at(a->r->g->flag),
+                                   .D = D,
+                                   .n_rot = hp->n_rot,
+                                   .from_stride = stride,
+                                   .from_step = step,
+                                   .eps = hp->rms_eps,
+                                   .code = rg_gpu_code(a->layer, RG_GPU_IN_INDEX)};
+    rg_gpu_prepare(a->r->list, &p, a->f16, heads, a->seg->n);
+}
+
+static void prepare_heads(const attn *a) {
+    const rg_hparams *hp = a->r->core->hp;
+    const rg_scratch *s = &a->r->g->s;
+    const uint32_t D = hp->head_dim, iD = hp->idx_head_dim, n_kv = hp->n_head_kv;
+    prepare(a, s->qg, a->w->q_norm, s->q, false, D, hp->n_head, hp->n_head * 2 * D, 2 * D);
+    prepare(a, s->k, a->w->k_norm, a->kv->k, true, D, n_kv, n_kv * D, D);
+    prepare(a, s->v, NULL, a->kv->v, true, D, n_kv, n_kv * D, D);
+    if (!a->w->ratio) return;
+    prepare(a, s->idx_k, NULL, a->kv->idx_raw, true, iD, 1, iD, iD);
+    if (a->indexed)
+        prepare(a, s->idx_q, a->w->idx_q_norm, s->idx_q, false, iD, hp->idx_n_head,
+                hp->idx_n_head * iD, iD);
+}
+
+static void select_blocks(const attn *a) {
+    const rg_hparams *hp = a->r->core->hp;
+    const rg_gpu_seq *d = a->seg->seq->gpu;
+    const size_t row0 = a->seg->row0;
+    const rg_gpu_ptr pos0 = position_of(a->r, a->index);
+    const rg_gpu_block_keys_args keys = {
+        .raw = rg_at(a->kv->idx_raw),
+        .blocks = rg_at(a->kv->idx_block),
+        .w = weight(a->r, a->w->idx_k_norm),
+        .rope = rg_at(a->r->g->at.rope_blocks + (row0 + a->index) * hp->n_rot),
+        .pos0 = pos0,
+        .flag = rg_at(a->r->g->flag),
+        .D = hp->idx_head_dim,
+        .n_rot = hp->n_rot,
+        .ratio = a->w->ratio,
+        .rows = a->seg->n,
+        .eps = hp->rms_eps,
+        .code = rg_gpu_code(a->layer, RG_GPU_IN_INDEX)};
+    rg_gpu_block_keys(a->r->list, &keys, a->f16);
+    if (!a->indexed) return;
+    sync(a->r); /* block keys */
+    const rg_gpu_scores_args scores = {
+        .q = rg_at(a->r->g->s.idx_q + row0 * hp->idx_n_head * hp->idx_head_dim),
+        .keys = rg_at(a->kv->idx_block),
+        .scores = rg_at(d->scores),
+        .pos0 = pos0,
+        .flag = rg_at(a->r->g->flag),
+        .D = hp->idx_head_dim,
+        .n_head = hp->idx_n_head,
+        .ratio = a->w->ratio,
+        .cap = d->cap,
+        .keep = a->keep,
+        .code = rg_gpu_code(a->layer, RG_GPU_IN_INDEX)};
+    rg_gpu_scores(a->r->list, &scores, a->f16, a->seg->n);
+    sync(a->r); /* scores */
+    const rg_gpu_select_args select = {.scores = rg_at(d->scores),
+                                       .bits = rg_at(d->bits),
+                                       .pos0 = pos0,
+                                       .ratio = a->w->ratio,
+                                       .cap = d->cap,
+                                       .keep = a->keep};
+    rg_gpu_select(a->r->list, &select, a->seg->n);
+}
+
+static void attend(const attn *a) {
+    const rg_hparams *hp = a->r->core->hp;
+    const rg_scratch *s = &a->r->g->s;
+    const rg_gpu_seq *d = a->seg->seq->gpu;
+    const size_t wide = (size_t)a->seg->row0 * hp->n_head * hp->head_dim;
+    const rg_gpu_attention_args p = {.q = rg_at(s->q + wide),
+                                     .k = rg_at(a->kv->k),
+                                     .v = rg_at(a->kv->v),
+                                     .gate = rg_at(s->qg + 2 * wide),
+                                     .o = rg_at(s->attn_o + wide),
+                                     .bits = rg_at(d->bits),
+                                     .pos0 = position_of(a->r, a->index),
+                                     .D = hp->head_dim,
+                                     .n_head = hp->n_head,
+                                     .n_kv = hp->n_head_kv,
+                                     .ratio = a->w->ratio,
+                                     .cap = d->cap,
+                                     .keep = a->keep,
+                                     .scale = 1.0f / sqrtf((float)hp->head_dim)};
+    rg_gpu_attention(a->r->list, &p, a->f16, a->seg->n);
+}
+
+static void attn_segment(const rg_gpu_rec *r, uint32_t layer, uint32_t index) {
+    const rg_attn_weights *w = &r->core->w.layers[layer].attn;
+    const rg_segment *seg = &r->win->segs[index];
+    const uint32_t keep = w->ratio ? r->core->hp->idx_budget / w->ratio : 0;
+    const attn a = {.r = r,
+                    .w = w,
+                    .seg = seg,
+                    .kv = &seg->seq->gpu->layers[layer].kv,
+                    .index = index,
+                    .layer = layer,
+                    .keep = keep,
+                    .f16 = rg_seq_f16(seg->seq),
+                    .indexed = w->ratio && (seg->pos0 + seg->n) / w->ratio > keep};
+    prepare_heads(&a);
+    sync(r); /* q, caches */
+    if (w->ratio) {
+        select_blocks(&a);
+        if (a.indexed) sync(r); /* bits */
+    }
+    attend(&a);
+}
+
+static void attn_layer(const rg_gpu_rec *r, uint32_t layer) {
+    const rg_scratch *s = &r->g->s;
+    const rg_attn_weights *w = &r->core->w.layers[layer].attn;
+    const uint32_t T = r->win->T;
+    plain(r, &w->q, s->u, s->qg, T);
+    plain(r, &w->k, s->u, s->k, T);
+    plain(r, &w->v, s->u, s->v, T);
+    if (w->ratio) {
+        plain(r, &w->idx_k, s->u, s->idx_k, T);
+        plain(r, &w->idx_q, s->u, s->idx_q, T);
+    }
+    sync(r); /* qg, k, v, index */
+    for (uint32_t i = 0; i < r->win->n_seg; i++)
+        attn_segment(r, layer, i);
+    sync(r); /* attn_o */
+    plain(r, &w->out, s->attn_o, s->y, T);
+    sync(r); /* y */
+}
+
+void rg_gpu_rec_mixer(const rg_gpu_rec *r, uint32_t layer) {
+    const rg_layer_weights *w = &r->core->w.layers[layer];
+    rg_gpu_rec_hc_read(r, &w->hc_attn, r->g->s.residual, r->win->T,
+                       rg_gpu_code(layer, RG_GPU_BEFORE_MIXER));
+    if (w->is_attn) {
+        attn_layer(r, layer);
+    } else {
+        gdn_layer(r, layer);
+    }
+    write_back(r, r->g->s.y, false);
+    rg_gpu_rec_hc_read(r, &w->hc_ffn, r->g->s.residual, r->win->T,
+                       rg_gpu_code(layer, RG_GPU_BEFORE_EXPERTS));
+}
+
+/* ---- n-gram memory -------------------------------------------------------------------------- */
+
+static void ple_segment(const rg_gpu_rec *r, uint32_t layer, uint32_t index) {
+    const rg_hparams *hp = r->core->hp;
+    const rg_scratch *s = &r->g->s;
+    const rg_segment *seg = &r->win->segs[index];
+    const rg_layer_state *state = &seg->seq->gpu->layers[layer];
+    const uint32_t HE = hp->n_hc * hp->n_embd;
+    const size_t at = (size_t)seg->row0 * HE;
+    const rg_gpu_conv_args c = {.w = weight(r, r->core->w.layers[layer].ple.conv),
+                                .x = rg_at(s->ple_normed + at),
+                                .past = rg_at(state->ple_conv),
+                                .y = rg_at(s->residual + at),
+                                .gated = rg_at(s->ple_gated + at),
+                                .pos0 = position_of(r, index),
+                                .n = HE,
+                                .n_tap = hp->ple_conv,
+                                .dilation = hp->ple_ngram};
+    rg_gpu_conv(r->list, &c, seg->n);
+    sync(r); /* the history is read */
+    const rg_gpu_history_args h = {.past = rg_at(state->ple_conv),
+                                   .x = rg_at(s->ple_normed + at),
+                                   .n = HE,
+                                   .keep = (hp->ple_conv - 1) * hp->ple_ngram,
+                                   .rows = seg->n};
+    rg_gpu_history(r->list, &h);
+}
+
+void rg_gpu_rec_ple(const rg_gpu_rec *r, uint32_t layer) {
+    const rg_hparams *hp = r->core->hp;
+    const rg_scratch *s = &r->g->s;
+    const rg_ple_weights *w = &r->core->w.layers[layer].ple;
+    const uint32_t T = r->win->T;
+    plain(r, &w->key, r->g->at.ple_in, s->mix, T);
+    plain(r, &w->value, r->g->at.ple_in, s->ple_value, T);
+    sync(r); /* keys, values */
+    const rg_gpu_ple_gate_args gate = {.key = rg_at(s->mix),
+                                       .residual = rg_at(s->residual),
+                                       .value = rg_at(s->ple_value),
+                                       .w_key = weight(r, w->norm_key),
+                                       .w_query = weight(r, w->norm_query),
+                                       .w_conv = weight(r, w->norm_conv),
+                                       .gated = rg_at(s->ple_gated),
+                                       .normed = rg_at(s->ple_normed),
+                                       .n = hp->n_embd,
+                                       .n_hc = hp->n_hc,
+                                       .eps = hp->rms_eps};
+    rg_gpu_ple_gate(r->list, &gate, T * hp->n_hc);
+    sync(r); /* gated, normed */
+    for (uint32_t i = 0; i < r->win->n_seg; i++)
+        ple_segment(r, layer, i);
+    sync(r); /* residual, history */
+}
+
+/* ---- experts -------------------------------------------------------------------------------- */
+
+void rg_gpu_rec_router(const rg_gpu_rec *r, uint32_t layer, bool choose) {
+    const rg_hparams *hp = r->core->hp;
+    const rg_scratch *s = &r->g->s;
+    const rg_moe_weights *w = &r->core->w.layers[layer].moe;
+    if (choose) {
+        plain(r, &w->router, s->u, s->router, r->win->T);
+        sync(r); /* router */
+    }
+    const rg_gpu_route_args a = {.logits = rg_at(s->router),
+                                 .ids = choose ? rg_at(s->expert_ids) : rg_at(r->g->at.moe_ids),
+                                 .w = rg_at(s->expert_w),
+                                 .flag = rg_at(r->g->flag),
+                                 .n = hp->n_expert,
+                                 .k = hp->n_expert_used,
+                                 .code = rg_gpu_code(layer, RG_GPU_IN_ROUTER),
+                                 .scale = hp->expert_scale};
+    rg_gpu_route(r->list, &a, !choose, r->win->T);
+}
+
+void rg_gpu_rec_shared(const rg_gpu_rec *r, uint32_t layer, const rg_mat *next_router) {
+    const rg_hparams *hp = r->core->hp;
+    const rg_scratch *s = &r->g->s;
+    const rg_moe_weights *w = &r->core->w.layers[layer].moe;
+    const uint32_t T = r->win->T;
+    rg_gpu_rec_mul(r, &w->shared_gate_inp, s->u, s->shared_sigma, T, RG_GPU_SIGMOID, 1.0f);
+    plain(r, &w->shared_gate, s->u, s->shared_hidden, T);
+    plain(r, &w->shared_up, s->u, s->shared_up, T);
+    if (next_router) plain(r, next_router, s->u, s->ahead, T);
+    sync(r); /* hidden and up of the shared expert; the choice of experts */
+    const rg_gpu_silu_mul_args act = {
+        .g = rg_at(s->shared_hidden), .u = rg_at(s->shared_up), .n = hp->n_ff_shared};
+    rg_gpu_silu_mul(r->list, &act, T);
+    sync(r); /* shared hidden */
+    plain(r, &w->shared_down, s->shared_hidden, s->shared_out, T);
+}
+
+/* The three products of experts. */
+typedef struct expert_set {
+    rg_gpu_product gate, up, down;
+    rg_gpu_product_way gate_way, up_way, down_way;
+    bool fused;
+} expert_set;
+
+static expert_set experts_of(const rg_gpu_rec *r, uint32_t layer, bool tiles) {
+    const rg_hparams *hp = r->core->hp;
+    const rg_scratch *s = &r->g->s;
+    const rg_moe_weights *w = &r->core->w.layers[layer].moe;
+    const uint32_t n = r->win->T * hp->n_expert_used;
+    const uint32_t side = rg_gpu_tile_side(r->core, r->win->T);
+    expert_set e = {.gate = product_of(r, &w->gate.mat, s->u, s->gate, n),
+                    .up = product_of(r, &w->up.mat, s->u, s->up, n),
+                    .down = product_of(r, &w->down.mat, s->gate, s->expert_out, n),
+                    .gate_way = {.type = w->gate.mat.type, .side = side},
+                    .up_way = {.type = w->up.mat.type, .side = side},
+                    .down_way = {.type = w->down.mat.type, .side = side}};
+    e.gate.stride = w->gate.stride;
+    e.up.stride = w->up.stride;
+    e.down.stride = w->down.stride;
+    e.gate.ids = e.up.ids = e.down.ids = rg_at(s->expert_ids);
+    e.gate.x_div = e.up.x_div = hp->n_expert_used;
+    e.fused = !tiles && w->gate.mat.type == w->up.mat.type;
+    e.gate_way.fused = e.fused;
+    e.gate.w2 = e.up.w;
+    return e;
+}
+
+static void activate(const rg_gpu_rec *r, uint32_t layer) {
+    const rg_gpu_silu_mul_args act = {
+        .g = rg_at(r->g->s.gate), .u = rg_at(r->g->s.up), .n = r->core->w.layers[layer].moe.n_ff};
+    rg_gpu_silu_mul(r->list, &act, r->win->T * r->core->hp->n_expert_used);
+}
+
+static void run_slots(const rg_gpu_rec *r, uint32_t layer, const expert_set *e,
+                      const rg_gpu_buffer *grids, size_t offset) {
+    rg_gpu_mul_slots(r->list, &e->gate, &e->gate_way, grids, offset);
+    if (!e->fused) {
+        rg_gpu_mul_slots(r->list, &e->up, &e->up_way, grids, offset);
+        sync(r); /* gate, up */
+        activate(r, layer);
+    }
+    sync(r); /* hidden */
+    rg_gpu_mul_slots(r->list, &e->down, &e->down_way, grids, grids ? offset + 12 : 0);
+}
+
+static void run_tiles(const rg_gpu_rec *r, uint32_t layer, const expert_set *e,
+                      const rg_gpu_buffer *grids, size_t offset) {
+    rg_gpu_mul_tiles(r->list, &e->gate, &e->gate_way, grids, offset);
+    rg_gpu_mul_tiles(r->list, &e->up, &e->up_way, grids, offset);
+    sync(r); /* gate, up */
+    activate(r, layer);
+    sync(r); /* hidden */
+    rg_gpu_mul_tiles(r->list, &e->down, &e->down_way, grids, offset + 12);
+}
+
+void rg_gpu_rec_experts(const rg_gpu_rec *r, uint32_t layer) {
+    const rg_hparams *hp = r->core->hp;
+    const bool tiles = r->win->T > RG_GPU_ROWS_MAX;
+    expert_set e = experts_of(r, layer, tiles);
+    if (!tiles) {
+        run_slots(r, layer, &e, NULL, 0);
+        return;
+    }
+    const uint32_t n_ff = r->core->w.layers[layer].moe.n_ff;
+    const rg_gpu_plan_args plan = {.ids = rg_at(r->g->s.expert_ids),
+                                   .list = rg_at(r->g->list),
+                                   .grids = rg_at(r->g->grids),
+                                   .n = r->win->T * hp->n_expert_used,
+                                   .n_expert = hp->n_expert,
+                                   .cols = 16 * rg_gpu_tile_side(r->core, r->win->T),
+                                   .x_hidden = (n_ff + RG_GPU_TILE_ROWS - 1) / RG_GPU_TILE_ROWS,
+                                   .x_out = (hp->n_embd + RG_GPU_TILE_ROWS - 1) / RG_GPU_TILE_ROWS};
+    rg_gpu_plan(r->list, &plan);
+    sync(r); /* list, grids */
+    e.gate.list = e.up.list = e.down.list = rg_at(r->g->list);
+    run_tiles(r, layer, &e, &r->g->scratch, rg_at(r->g->grids) - r->g->scratch.address);
+}
+
+void rg_gpu_rec_phase(const rg_gpu_rec *r, uint32_t layer, uint32_t phase) {
+    const rg_gpu_shared *at = &r->g->at;
+    const bool tiles = r->win->T > RG_GPU_ROWS_MAX;
+    expert_set e = experts_of(r, layer, tiles);
+    e.gate.ids = e.up.ids = e.down.ids = rg_at(at->moe_ids);
+    e.gate.list = e.up.list = e.down.list = rg_at(at->slots[phase]);
+    e.gate.experts = rg_at(at->experts[0]);
+    e.gate.experts2 = e.up.experts = rg_at(at->experts[1]);
+    e.down.experts = rg_at(at->experts[2]);
+    const size_t offset = rg_at(at->grids[phase]) - r->g->shared.address;
+    if (tiles) {
+        run_tiles(r, layer, &e, &r->g->shared, offset);
+    } else {
+        run_slots(r, layer, &e, &r->g->shared, offset);
+    }
+}
+
+void rg_gpu_rec_combine(const rg_gpu_rec *r, uint32_t layer) {
+    (void)layer;
+    sync(r); /* outputs of the experts, shared one included */
+    write_back(r, r->g->s.shared_out, true);
+}
+
+/* ---- head ----------------------------------------------------------------------------------- */
+
+void rg_gpu_rec_head(const rg_gpu_rec *r, uint32_t row, uint32_t rows) {
+    const rg_hparams *hp = r->core->hp;
+    const float *residual = r->g->s.residual + (size_t)row * hp->n_hc * hp->n_embd;
+    rg_gpu_rec_hc_read(r, &r->core->w.output_hc, residual, rows,
+                       rg_gpu_code(hp->n_layer, RG_GPU_BEFORE_MIXER));
+    plain(r, &r->core->w.output, r->g->s.u, r->g->out.logits, rows);
+}

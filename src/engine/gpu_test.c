@@ -1,0 +1,244 @@
+/* The trunk on a GPU, on the tiny models: logits near the float reference of the CPU, and the
+ * charter inside the backend: the same bits whatever the chunk, the arena, splitting and
+ * read-ahead. Skipped without a device; the validation layers, where installed, must stay silent.
+ */
+#include "engine/core.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support/tiny_model.h"
+
+#define N_CTX    256u
+#define KL_BOUND 1e-8 /* mean, nats; f32 against f32 sums in another order */
+
+typedef struct bench {
+    rg_gguf *gguf;
+    rg_model *model;
+    int32_t *ids;
+    uint32_t n;
+} bench;
+
+static bench open_bench(const char *file, const char *name, uint32_t n_most) {
+    bench b = {0};
+    rg_status st = {0};
+    char path[RG_TINY_PATH_MAX];
+    if (rg_gguf_open(&b.gguf, rg_tiny_path(path, file), &st) != RG_OK ||
+        rg_model_create(&b.model, b.gguf, &(rg_model_options){0}, &st) != RG_OK) {
+        fail_msg("%s", st.message);
+    }
+    b.ids = rg_tiny_ids(name, &b.n);
+    if (b.n > n_most) b.n = n_most;
+    return b;
+}
+
+static void close_bench(bench *b) {
+    rg_free(b->ids);
+    rg_model_destroy(b->model);
+    rg_gguf_close(b->gguf);
+}
+
+static rg_core_options gpu_options(uint32_t chunk) {
+    rg_core_options o = {
+        .n_threads = 2, .chunk = chunk, .gpu = true, .gpu_device = -1, .gpu_validate = true};
+    assert_int_equal(rg_cpu_level_pick(&o.level, NULL, NULL), RG_OK);
+    return o;
+}
+
+static rg_core *open_core(const bench *b, const rg_core_options *o) {
+    rg_core *core = NULL;
+    rg_status st = {0};
+    if (rg_core_create(&core, b->gguf, b->model, o, &st) != RG_OK) fail_msg("%s", st.message);
+    return core;
+}
+
+typedef struct sheet {
+    float *rows; /* [n][n_vocab] */
+    size_t n_vocab;
+} sheet;
+
+static rg_code keep(void *user, uint32_t position, const float *logits, rg_status *st) {
+    const sheet *s = user;
+    (void)st;
+    memcpy(s->rows + position * s->n_vocab, logits, s->n_vocab * sizeof *logits);
+    return RG_OK;
+}
+
+static sheet new_sheet(const bench *b) {
+    sheet s = {.n_vocab = b->model->hp.n_vocab};
+    s.rows = rg_alloc((size_t)b->n * s.n_vocab, sizeof *s.rows, NULL);
+    assert_non_null(s.rows);
+    return s;
+}
+
+/* All positions: windows of `chunk`, the last `tail` tokens one by one. */
+static void eval_on(rg_core *core, rg_seq *seq, const bench *b, uint32_t chunk, uint32_t tail,
+                    sheet *s) {
+    rg_status st = {0};
+    const rg_logits_sink sink = {.row = keep, .user = s};
+    const uint32_t head = b->n - tail;
+    rg_seq_reset(seq);
+    memset(s->rows, 0, b->n * s->n_vocab * sizeof *s->rows);
+    if (rg_core_eval(core, seq, b->ids, head, chunk, RG_WANT_ALL, &sink, NULL, &st) != RG_OK ||
+        (tail &&
+         rg_core_eval(core, seq, b->ids + head, tail, 1, RG_WANT_ALL, &sink, NULL, &st) != RG_OK)) {
+        fail_msg("%s", st.message);
+    }
+}
+
+static void eval(rg_core *core, const bench *b, uint32_t chunk, uint32_t tail, sheet *s) {
+    rg_seq *seq = NULL;
+    rg_status st = {0};
+    if (rg_seq_create(&seq, core, &(rg_seq_options){.n_ctx = N_CTX}, &st) != RG_OK)
+        fail_msg("%s", st.message);
+    eval_on(core, seq, b, chunk, tail, s);
+    rg_seq_destroy(seq);
+}
+
+static void expect_same(const sheet *got, const sheet *want, uint32_t n, const char *what) {
+    for (size_t i = 0; i < n * want->n_vocab; i++) {
+        if (memcmp(&got->rows[i], &want->rows[i], sizeof(float)) == 0) continue;
+        fail_msg("%s: row %zu, logit %zu is %a, expected %a", what, i / want->n_vocab,
+                 i % want->n_vocab, (double)got->rows[i], (double)want->rows[i]);
+    }
+}
+
+/* Mean divergence of got from want over all rows. */
+static double divergence(const sheet *got, const sheet *want, uint32_t n) {
+    double sum = 0.0;
+    for (uint32_t r = 0; r < n; r++) {
+        const float *p = want->rows + r * want->n_vocab, *q = got->rows + r * want->n_vocab;
+        double zp = 0.0, zq = 0.0, kl = 0.0;
+        for (size_t i = 0; i < want->n_vocab; i++) {
+            zp += exp((double)p[i]);
+            zq += exp((double)q[i]);
+        }
+        for (size_t i = 0; i < want->n_vocab; i++) {
+            const double lp = (double)p[i] - log(zp), lq = (double)q[i] - log(zq);
+            kl += exp(lp) * (lp - lq);
+        }
+        sum += kl;
+    }
+    return sum / n;
+}
+
+static uint64_t arena_of(const bench *b, uint32_t n_expert) {
+    rg_stream_layout layout;
+    assert_int_equal(rg_experts_layout(&layout, b->model, NULL, NULL), RG_OK);
+    return layout.slot_bytes_max * n_expert;
+}
+
+static void reference(const bench *b, sheet *s) {
+    rg_core_options o = gpu_options(64);
+    o.gpu = false;
+    o.kernels = RG_KERNELS_REF;
+    rg_core *core = open_core(b, &o);
+    eval(core, b, 64, 0, s);
+    rg_core_destroy(core);
+}
+
+/* Near the reference; the same bits for other windows on the same device. */
+static void check_resident(const bench *b, sheet *want) {
+    sheet ref = new_sheet(b), got = new_sheet(b);
+    reference(b, &ref);
+    const rg_core_options o = gpu_options(64);
+    rg_core *core = open_core(b, &o);
+    eval(core, b, 64, 0, want);
+    const double kl = divergence(want, &ref, b->n);
+    if (!(kl < KL_BOUND)) fail_msg("divergence from the reference: %g", kl);
+    eval(core, b, 7, 5, &got);
+    expect_same(&got, want, b->n, "windows of 7, then one by one");
+    assert_int_equal(rg_core_gpu_complaints(core), 0);
+    rg_core_destroy(core);
+    rg_free(ref.rows);
+    rg_free(got.rows);
+}
+
+static void check_streamed(const bench *b, const sheet *want, uint32_t experts, bool split_off,
+                           int32_t lookahead) {
+    sheet got = new_sheet(b);
+    rg_core_options o = gpu_options(32);
+    char what[96];
+    o.arena_bytes = arena_of(b, experts);
+    o.split_off = split_off;
+    o.io.lookahead = lookahead;
+    rg_core *core = open_core(b, &o);
+    snprintf(what, sizeof what, "arena of %u experts, split %d, read-ahead %d", experts, !split_off,
+             (int)lookahead);
+    eval(core, b, 32, 6, &got);
+    expect_same(&got, want, b->n, what);
+    eval(core, b, 1, 0, &got); /* with a warm cache */
+    expect_same(&got, want, b->n, what);
+    rg_stream_meters m;
+    rg_stream_meters_get(rg_core_stream(core), &m);
+    assert_true(m.misses > 0);
+    assert_true(m.evictions > 0);
+    assert_int_equal(rg_core_gpu_complaints(core), 0);
+    rg_core_destroy(core);
+    rg_free(got.rows);
+}
+
+static void charter(void **state) {
+    (void)state;
+    bench b = open_bench("a-mix.gguf", "a-mix", 33);
+    sheet want = new_sheet(&b);
+    check_resident(&b, &want);
+    check_streamed(&b, &want, b.model->hp.n_expert_used + 1, false, -1); /* waves */
+    check_streamed(&b, &want, 2 * b.model->hp.n_expert_used + 3, true, 4);
+    rg_free(want.rows);
+    close_bench(&b);
+}
+
+/* A model whose attention selects blocks. */
+static void selection(void **state) {
+    (void)state;
+    bench b = open_bench("c-f32.gguf", "c-f32", 90);
+    sheet want = new_sheet(&b);
+    check_resident(&b, &want);
+    rg_free(want.rows);
+    close_bench(&b);
+}
+
+/* What the GPU does not do is refused, and leaves the core usable. */
+static void refusals(void **state) {
+    (void)state;
+    bench b = open_bench("k-mtp.gguf", "k-mtp", 4);
+    rg_core_options o = gpu_options(16);
+    rg_core *core = open_core(&b, &o);
+    rg_seq *seq = NULL;
+    rg_status st = {0};
+    const rg_seq_options drafts = {.n_ctx = N_CTX, .mtp = true};
+    assert_int_equal(rg_seq_create(&seq, core, &drafts, &st), RG_UNSUPPORTED);
+    assert_null(seq);
+    sheet s = new_sheet(&b);
+    eval(core, &b, 4, 0, &s);
+    assert_true(isfinite(s.rows[0]));
+    rg_core_destroy(core);
+    o.gpu_device = 63;
+    rg_status_clear(&st);
+    assert_int_equal(rg_core_create(&core, b.gguf, b.model, &o, &st), RG_UNSUPPORTED);
+    assert_non_null(strstr(st.message, "device 63"));
+    rg_free(s.rows);
+    close_bench(&b);
+}
+
+int main(void) {
+    rg_gpu_info info[RG_GPU_DEVICES_MAX];
+    uint32_t n = 0;
+    if (rg_gpu_enumerate(info, RG_GPU_DEVICES_MAX, &n, NULL) != RG_OK || n == 0 ||
+        !info[0].usable) {
+        fprintf(stderr, "skipped: no usable GPU\n");
+        return 77;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(charter),
+        cmocka_unit_test(selection),
+        cmocka_unit_test(refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

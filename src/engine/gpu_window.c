@@ -1,0 +1,547 @@
+/* A window on the device.
+ *
+ * With all experts in memory the whole window is one list (two where the n-gram rows are joined),
+ * handed over at once. With experts that stream, or with a choice that the host makes, each layer
+ * is a turn:
+ *
+ *     device: ... mixer, router -> signal          shared expert, next router -> signal
+ *     host:                       ids: turn begins, tables and lists are written
+ *     device:                                      experts that are there
+ *     host:                       guesses; waits for the reads
+ *     device:                                      experts as they came, combination, next layer
+ *
+ * Slots are read by the device until its timeline passes the turn's fence: the stream refills them
+ * only then.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "engine/gpu_core.h"
+
+#define ANSWER_NS ((uint64_t)120 * 1000000000u) /* a device that answers later is given up */
+
+typedef struct run {
+    const rg_window *win;
+    const rg_eval_call *call;
+    rg_core *core;
+    rg_gpu_core *g;
+} run;
+
+static rg_gpu_rec rec_of(const run *w, rg_gpu_list *list) {
+    return (rg_gpu_rec){.g = w->g, .core = w->core, .win = w->win, .list = list};
+}
+
+/* ---- what the host tells -------------------------------------------------------------------- */
+
+static void tell_positions(const run *w) {
+    const rg_hparams *hp = w->core->hp;
+    const rg_gpu_shared *to = &w->g->to;
+    uint32_t ratio = 0;
+    for (uint32_t i = 0; i < hp->n_layer; i++) {
+        const rg_layer_weights *l = &w->core->w.layers[i];
+        if (l->is_attn && l->attn.ratio) ratio = l->attn.ratio;
+    }
+    memcpy(to->ids, w->win->ids, w->win->T * sizeof *to->ids);
+    memcpy(to->rope, w->core->s.rope, (size_t)w->win->T * hp->n_rot * sizeof(float));
+    for (uint32_t i = 0; i < w->win->n_seg; i++) {
+        const rg_segment *seg = &w->win->segs[i];
+        to->pos0[(size_t)4 * i] = seg->pos0;
+        if (!ratio) continue;
+        float *cs = to->rope_blocks + (size_t)(seg->row0 + i) * hp->n_rot;
+        const uint32_t last = (seg->pos0 + seg->n) / ratio;
+        for (uint32_t b = seg->pos0 / ratio; b < last; b++, cs += hp->n_rot)
+            rg_rope_table(cs, w->core->inv_freq, hp->n_rot / 2, (uint64_t)b * ratio);
+    }
+}
+
+static rg_code tell_ple(const run *w, rg_status *st) {
+    const rg_hparams *hp = w->core->hp;
+    RG_TRY(rg_ple_join(w->win, st));
+    memcpy(w->g->to.ple_in, w->core->s.ple_in,
+           (size_t)w->win->T * hp->ple_n_head * hp->ple_row * sizeof(float));
+    return RG_OK;
+}
+
+/* Fresh sequences begin with zero states. */
+static rg_code zero_states(const run *w, rg_status *st) {
+    const rg_hparams *hp = w->core->hp;
+    const size_t bytes = (size_t)hp->n_v_head * hp->ssm_head_dim * hp->ssm_head_dim * sizeof(float);
+    bool any = false;
+    rg_gpu_list_begin(w->g->zero, false);
+    for (uint32_t i = 0; i < w->win->n_seg; i++) {
+        const rg_segment *seg = &w->win->segs[i];
+        if (seg->pos0) continue;
+        const rg_gpu_seq *d = seg->seq->gpu;
+        for (uint32_t l = 0; l < hp->n_layer; l++) {
+            if (!d->layers[l].S) continue;
+            rg_gpu_fill(w->g->zero, &d->memory, rg_at(d->layers[l].S) - d->memory.address, bytes,
+                        0);
+            any = true;
+        }
+    }
+    RG_TRY(rg_gpu_list_end(w->g->zero, st));
+    const rg_gpu_part part = {.list = w->g->zero};
+    return any ? rg_gpu_submit(w->g->gpu, &part, 1, st) : RG_OK;
+}
+
+/* ---- what the device says ------------------------------------------------------------------- */
+
+static rg_code check_flag(const run *w, rg_status *st) {
+    const uint32_t code = *w->g->from.flag;
+    if (code == UINT32_MAX) return RG_OK;
+    const uint32_t layer = code / RG_GPU_PLACES, place = code % RG_GPU_PLACES;
+    if (place == RG_GPU_IN_ROUTER) {
+        return rg_fail(st, RG_FORMAT, "the router of layer %u gives values that are not finite",
+                       layer);
+    }
+    if (place == RG_GPU_IN_INDEX)
+        return rg_fail(st, RG_FORMAT, "the block scores of layer %u are not finite", layer);
+    return rg_fail(st, RG_FORMAT,
+                   "values that are not finite reach layer %u (%s): the weights before it are "
+                   "damaged",
+                   layer, place == RG_GPU_BEFORE_EXPERTS ? "experts" : "mixer");
+}
+
+static void record_begin(const run *w, const rg_gpu_rec *r) {
+    rg_gpu_fill(r->list, &w->g->scratch, rg_at(w->g->flag) - w->g->scratch.address, 4, UINT32_MAX);
+    rg_gpu_rec_embed(r);
+}
+
+/* The last list of a window: logits of a short one, and whether all was finite. */
+static void record_end(const run *w, const rg_gpu_rec *r) {
+    if (w->win->T <= RG_GPU_ROWS_MAX) rg_gpu_rec_head(r, 0, w->win->T);
+    rg_gpu_barrier(r->list); /* the flag */
+    rg_gpu_copy(r->list, &w->g->readback, rg_at(w->g->out.flag) - w->g->readback.address,
+                &w->g->scratch, rg_at(w->g->flag) - w->g->scratch.address, 4);
+}
+
+static void count(const run *w, const rg_gpu_list *list) {
+    w->g->dispatches += rg_gpu_list_dispatches(list);
+    w->g->barriers += rg_gpu_list_barriers(list);
+}
+
+/* ---- everything in memory ------------------------------------------------------------------- */
+
+/* What a recorded window depends on beside the weights; 0 never. */
+static uint64_t key_of(const run *w) {
+    if (w->win->n_seg != 1 || w->win->T > RG_GPU_ROWS_MAX) return 0;
+    const rg_segment *seg = &w->win->segs[0];
+    uint64_t indexed = 0;
+    for (uint32_t i = 0; i < w->core->hp->n_layer; i++) {
+        const rg_layer_weights *l = &w->core->w.layers[i];
+        if (!l->is_attn || !l->attn.ratio) continue;
+        const uint32_t keep = w->core->hp->idx_budget / l->attn.ratio;
+        indexed += (seg->pos0 + seg->n) / l->attn.ratio > keep;
+    }
+    return seg->seq->gpu->memory.address * 4096 + indexed * 16 + w->win->T;
+}
+
+static rg_code record_whole(const run *w, rg_status *st) {
+    rg_gpu_rec r = rec_of(w, w->g->steps[0]);
+    w->g->dispatches = w->g->barriers = 0;
+    rg_gpu_list_begin(r.list, w->core->opt.gpu_stamps);
+    record_begin(w, &r);
+    bool split = false;
+    for (uint32_t i = 0; i < w->core->hp->n_layer; i++) {
+        if (w->core->w.layers[i].has_ple) {
+            if (!split) { /* the rest waits for the rows of the table */
+                RG_TRY(rg_gpu_list_end(r.list, st));
+                count(w, r.list);
+                r.list = w->g->whole;
+                rg_gpu_list_begin(r.list, w->core->opt.gpu_stamps);
+                split = true;
+            }
+            rg_gpu_rec_ple(&r, i);
+        }
+        rg_gpu_rec_mixer(&r, i);
+        rg_gpu_rec_router(&r, i, true);
+        rg_gpu_rec_shared(&r, i, NULL);
+        rg_gpu_rec_experts(&r, i);
+        rg_gpu_rec_combine(&r, i);
+    }
+    if (!split) { /* always two lists */
+        RG_TRY(rg_gpu_list_end(r.list, st));
+        r.list = w->g->whole;
+        rg_gpu_list_begin(r.list, w->core->opt.gpu_stamps);
+    }
+    record_end(w, &r);
+    count(w, r.list);
+    return rg_gpu_list_end(r.list, st);
+}
+
+/* Adds the device times of a list to the core's sums, program by program. */
+static void add_times(const run *w, rg_gpu_list *list) {
+    rg_gpu_core *g = w->g;
+    uint32_t n = 0;
+    const rg_gpu_time *t = rg_gpu_list_times(list, &n);
+    for (uint32_t i = 0; t && i < n; i++) {
+        uint32_t k = 0;
+        while (k < g->n_time && strcmp(g->times[k].program, t[i].program) != 0)
+            k++;
+        if (k == RG_GPU_PROGRAMS_MAX) return;
+        if (k == g->n_time) g->times[g->n_time++] = (rg_core_gpu_time){.program = t[i].program};
+        g->times[k].ns += t[i].ns;
+        g->times[k].count++;
+    }
+}
+
+static rg_code run_whole(const run *w, rg_status *st) {
+    const uint64_t key = key_of(w);
+    if (!key || key != w->g->whole_key) {
+        w->g->whole_key = 0;
+        RG_TRY(record_whole(w, st));
+        w->g->whole_key = key;
+    }
+    bool ple = false;
+    for (uint32_t i = 0; i < w->core->hp->n_layer; i++)
+        ple = ple || w->core->w.layers[i].has_ple;
+    const uint64_t joined = ple ? rg_gpu_next_host(w->g->gpu) : 0;
+    const uint64_t done = rg_gpu_next(w->g->gpu);
+    const rg_gpu_part parts[2] = {{.list = w->g->steps[0]},
+                                  {.list = w->g->whole, .wait_host = joined, .signal = done}};
+    RG_TRY(rg_gpu_submit(w->g->gpu, parts, 2, st));
+    rg_code rc = RG_OK;
+    if (ple) {
+        rc = tell_ple(w, st);
+        /* Also after a failure: the list must end before anything else can run. */
+        RG_TRY(rg_gpu_signal(w->g->gpu, joined, st));
+    }
+    RG_TRY(rg_gpu_wait(w->g->gpu, done, ANSWER_NS, rc == RG_OK ? st : NULL));
+    if (w->core->opt.gpu_stamps) {
+        add_times(w, w->g->steps[0]);
+        add_times(w, w->g->whole);
+    }
+    return rc;
+}
+
+/* ---- turns ---------------------------------------------------------------------------------- */
+
+static rg_code submit_step(const run *w, uint32_t step, uint64_t *value, rg_status *st) {
+    rg_gpu_list *list = w->g->steps[step];
+    RG_TRY(rg_gpu_list_end(list, st));
+    count(w, list);
+    *value = rg_gpu_next(w->g->gpu);
+    const rg_gpu_part part = {.list = list, .signal = *value};
+    return rg_gpu_submit(w->g->gpu, &part, 1, st);
+}
+
+/* The device is past `value`: slots that it read until then are free. */
+static rg_code pass(const run *w, uint64_t value, rg_status *st) {
+    RG_TRY(rg_gpu_wait(w->g->gpu, value, ANSWER_NS, st));
+    if (w->core->stream) rg_stream_retire(w->core->stream, value);
+    return RG_OK;
+}
+
+/* The host's scratch of ids and pairs, from the device's choice or its logits. */
+static void choose(const run *w, uint32_t layer) {
+    rg_core *core = w->core;
+    const rg_hparams *hp = core->hp;
+    const size_t n = (size_t)w->win->T * hp->n_expert_used;
+    memcpy(core->s.expert_ids, w->g->from.ids, n * sizeof *core->s.expert_ids);
+    for (uint32_t i = 0; i < w->win->n_seg; i++) {
+        const rg_segment *seg = &w->win->segs[i];
+        for (uint32_t t = 0; seg->seq->moce && t < seg->n; t++) {
+            const size_t row = seg->row0 + t;
+            rg_moce_route(seg->seq->moce, core->ops, layer, t,
+                          w->g->from.router + row * hp->n_expert,
+                          core->s.expert_ids + row * hp->n_expert_used);
+        }
+    }
+    memcpy(w->g->to.moe_ids, core->s.expert_ids, n * sizeof *core->s.expert_ids);
+}
+
+/* Slots of the experts of items[n] (or `active`) into the list of a phase. */
+static void list_phase(const run *w, uint32_t layer, uint32_t phase, const uint32_t *experts,
+                       uint32_t n) {
+    const rg_core *core = w->core;
+    const rg_scratch *s = &core->s;
+    const rg_hparams *hp = core->hp;
+    const uint32_t n_ff = core->w.layers[layer].moe.n_ff;
+    const bool tiles = w->win->T > RG_GPU_ROWS_MAX;
+    const uint32_t cols = 16 * rg_gpu_tile_side(core, w->win->T);
+    const uint32_t n_slot = w->win->T * hp->n_expert_used;
+    uint32_t *list = w->g->to.slots[phase], *tile = list + n_slot, *grid = w->g->to.grids[phase];
+    uint32_t count_slot = 0, count_tile = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t e = experts[i], begin = s->expert_begin[e];
+        const uint32_t slots = s->expert_begin[e + 1] - begin;
+        memcpy(list + count_slot, s->pair_slot + begin, slots * sizeof *list);
+        for (uint32_t at = 0; tiles && at < slots; at += cols, count_tile++) {
+            uint32_t *t = tile + (size_t)4 * count_tile;
+            t[0] = e;
+            t[1] = count_slot + at;
+            t[2] = slots - at < cols ? slots - at : cols;
+            t[3] = 0;
+        }
+        count_slot += slots;
+    }
+    const rg_gpu_product_way gate = {.type = core->w.layers[layer].moe.gate.mat.type};
+    const uint32_t rows[2] = {n_ff, hp->n_embd};
+    for (int k = 0; k < 2; k++) {
+        grid[3 * k] = tiles ? (rows[k] + RG_GPU_TILE_ROWS - 1) / RG_GPU_TILE_ROWS
+                            : rg_gpu_slot_groups(&gate, rows[k]);
+        grid[3 * k + 1] = tiles ? count_tile : count_slot;
+        grid[3 * k + 2] = 1;
+    }
+}
+
+static void tell_expert(const run *w, uint32_t layer, uint32_t expert) {
+    const rg_moe_weights *m = &w->core->w.layers[layer].moe;
+    const rg_expert_bytes b = rg_experts_at(w->core, m, layer, expert);
+    w->g->to.experts[0][expert] = rg_gpu_core_at(w->g, b.gate);
+    w->g->to.experts[1][expert] = rg_gpu_core_at(w->g, b.up);
+    w->g->to.experts[2][expert] = rg_gpu_core_at(w->g, b.down);
+}
+
+/* Runs experts[n], whose bytes are at hand, in a list of their own; `*value` is its end. */
+static rg_code run_phase(const run *w, uint32_t layer, uint32_t phase, const uint32_t *experts,
+                         uint32_t n, uint64_t *value, rg_status *st) {
+    const rg_gpu_rec r = rec_of(w, w->g->steps[2 + phase]);
+    for (uint32_t i = 0; i < n; i++)
+        tell_expert(w, layer, experts[i]);
+    list_phase(w, layer, phase, experts, n);
+    rg_gpu_list_begin(r.list, false);
+    rg_gpu_rec_phase(&r, layer, phase);
+    return submit_step(w, 2 + phase, value, st);
+}
+
+/* Waits for the n_pending experts of the wave. */
+static rg_code await_experts(const run *w, uint32_t layer, const rg_turn *turn, uint32_t *experts,
+                             rg_status *st) {
+    rg_stream *stream = w->core->stream;
+    const uint32_t base = rg_stream_item(stream, layer, 0);
+    const uint64_t begin = rg_now_ns();
+    for (uint32_t i = 0; i < turn->n_pending; i++) {
+        uint32_t item = 0;
+        RG_TRY(rg_stream_wait(stream, &item, st));
+        experts[i] = item - base;
+    }
+    w->core->layer_times[layer].wait_ns += rg_now_ns() - begin;
+    return RG_OK;
+}
+
+/* The waves of a turn. `*fence`: the end of the last list that reads slots. */
+static rg_code run_waves(const run *w, uint32_t layer, const rg_turn *turn, uint64_t *fence,
+                         rg_status *st) {
+    rg_stream *stream = w->core->stream;
+    const uint32_t base = rg_stream_item(stream, layer, 0);
+    uint32_t *experts = w->core->s.guess_count; /* [n_expert], free between guesses */
+    const bool split = !w->core->opt.split_off;
+    for (;;) {
+        for (uint32_t i = 0; i < turn->n_ready; i++)
+            experts[i] = turn->ready[i] - base;
+        uint32_t n = turn->n_ready;
+        if (split && n) RG_TRY(run_phase(w, layer, 0, experts, n, fence, st));
+        if (split) n = 0;
+        RG_TRY(await_experts(w, layer, turn, experts + n, st));
+        n += turn->n_pending;
+        if (n) RG_TRY(run_phase(w, layer, 1, experts, n, fence, st));
+        if (!turn->n_left) return RG_OK;
+        /* Lists and slots of the wave are used again. */
+        RG_TRY(rg_gpu_wait(w->g->gpu, *fence, ANSWER_NS, st));
+        rg_status wave = {0};
+        if (!rg_stream_wave_next(stream, 0, &wave)) {
+            return rg_fail(st, wave.code ? wave.code : RG_BUG, "%s", wave.message);
+        }
+    }
+}
+
+static void guess(const run *w, uint32_t layer) {
+    rg_core *core = w->core;
+    const size_t n = (size_t)w->win->T * core->hp->n_expert;
+    memcpy(core->s.ahead, w->g->from.ahead, n * sizeof *core->s.ahead);
+    rg_experts_ahead(core, layer + 1, w->win->T);
+}
+
+/* Experts that stream: begins the turn, guesses, computes, ends it. */
+static rg_code run_streamed(const run *w, uint32_t layer, uint32_t n, uint64_t shared,
+                            rg_status *st) {
+    rg_core *core = w->core;
+    rg_scratch *s = &core->s;
+    rg_experts_record(core, layer, w->win->T);
+    const uint32_t base = rg_stream_item(core->stream, layer, 0);
+    for (uint32_t i = 0; i < n; i++)
+        s->items[i] = base + s->active[i];
+    const rg_turn *turn = NULL;
+    RG_TRY(
+        rg_stream_begin(core->stream, layer, s->items, n, rg_experts_mode(w->win->T), &turn, st));
+    rg_code rc = RG_OK;
+    uint64_t fence = 0;
+    if (rg_experts_next_router(core, layer)) {
+        rc = pass(w, shared, st);
+        if (rc == RG_OK) guess(w, layer);
+    }
+    if (rc == RG_OK) rc = run_waves(w, layer, turn, &fence, st);
+    rg_stream_end(core->stream, fence);
+    return rc;
+}
+
+static rg_code run_turn(const run *w, uint32_t layer, uint64_t routed, uint64_t shared,
+                        rg_status *st) {
+    rg_core *core = w->core;
+    RG_TRY(pass(w, routed, st));
+    RG_TRY(check_flag(w, st));
+    choose(w, layer);
+    const uint32_t n = rg_moe_group(core, w->win->T);
+    if (core->trace)
+        rg_trace_turn(core->trace, layer, core->s.expert_ids, w->win->T,
+                      rg_experts_mode(w->win->T));
+    if (core->stream) return run_streamed(w, layer, n, shared, st);
+    if (rg_experts_next_router(core, layer)) {
+        RG_TRY(pass(w, shared, st));
+        guess(w, layer);
+    }
+    uint64_t end = 0;
+    return run_phase(w, layer, 0, core->s.active, n, &end, st);
+}
+
+/* Router and what the host needs of it. */
+static void record_route(const run *w, const rg_gpu_rec *r, uint32_t layer) {
+    const rg_hparams *hp = w->core->hp;
+    rg_gpu_core *g = w->g;
+    const size_t T = w->win->T;
+    rg_gpu_rec_router(r, layer, true);
+    rg_gpu_barrier(r->list); /* ids, flag */
+    rg_gpu_copy(r->list, &g->readback, rg_at(g->out.ids) - g->readback.address, &g->scratch,
+                rg_at(g->s.expert_ids) - g->scratch.address, T * hp->n_expert_used * 4);
+    rg_gpu_copy(r->list, &g->readback, rg_at(g->out.router) - g->readback.address, &g->scratch,
+                rg_at(g->s.router) - g->scratch.address, T * hp->n_expert * 4);
+    rg_gpu_copy(r->list, &g->readback, rg_at(g->out.flag) - g->readback.address, &g->scratch,
+                rg_at(g->flag) - g->scratch.address, 4);
+}
+
+static void record_shared(const run *w, const rg_gpu_rec *r, uint32_t layer) {
+    rg_gpu_core *g = w->g;
+    const rg_mat *next = rg_experts_next_router(w->core, layer);
+    rg_gpu_rec_shared(r, layer, next);
+    if (!next) return;
+    rg_gpu_copy(r->list, &g->readback, rg_at(g->out.ahead) - g->readback.address, &g->scratch,
+                rg_at(g->s.ahead) - g->scratch.address,
+                (size_t)w->win->T * w->core->hp->n_expert * 4);
+}
+
+static bool any_moce(const run *w) {
+    for (uint32_t i = 0; i < w->win->n_seg; i++) {
+        if (w->win->segs[i].seq->moce) return true;
+    }
+    return false;
+}
+
+/* What follows the experts of a layer, in front of the next one. */
+static void record_after(const run *w, const rg_gpu_rec *r, uint32_t layer) {
+    if (any_moce(w)) rg_gpu_rec_router(r, layer, false); /* weights of the host's choice */
+    rg_gpu_rec_combine(r, layer);
+}
+
+/* The step in front of a layer's turn: the end of the layer before it, then up to the router; and
+ * the step beside it. Lists are recorded again only after the router that follows their last use
+ * was waited for; the step beside may still run then, so there are two of it. */
+static rg_code run_layer(const run *w, uint32_t layer, rg_status *st) {
+    uint64_t routed = 0, shared = 0;
+    const bool ple = w->core->w.layers[layer].has_ple;
+    if (ple) RG_TRY(tell_ple(w, st));
+    rg_gpu_rec r = rec_of(w, w->g->steps[0]);
+    rg_gpu_list_begin(r.list, false);
+    if (layer == 0) {
+        record_begin(w, &r);
+    } else {
+        record_after(w, &r, layer - 1);
+    }
+    if (ple) rg_gpu_rec_ple(&r, layer);
+    rg_gpu_rec_mixer(&r, layer);
+    record_route(w, &r, layer);
+    RG_TRY(submit_step(w, 0, &routed, st));
+    const uint32_t beside = layer % 2 ? 4 : 1;
+    r.list = w->g->steps[beside];
+    rg_gpu_list_begin(r.list, false);
+    record_shared(w, &r, layer);
+    RG_TRY(submit_step(w, beside, &shared, st));
+    return run_turn(w, layer, routed, shared, st);
+}
+
+/* Ends the window; also after a failure: what was handed over is done before its lists and slots
+ * are used again. */
+static rg_code end_turns(const run *w, bool failed, rg_status *st) {
+    const rg_gpu_rec r = rec_of(w, w->g->whole);
+    const uint64_t last = rg_gpu_next(w->g->gpu);
+    w->g->whole_key = 0;
+    rg_gpu_list_begin(r.list, false);
+    if (!failed) {
+        record_after(w, &r, w->core->hp->n_layer - 1);
+        record_end(w, &r);
+    }
+    RG_TRY(rg_gpu_list_end(r.list, st));
+    count(w, r.list);
+    const rg_gpu_part part = {.list = r.list, .signal = last};
+    RG_TRY(rg_gpu_submit(w->g->gpu, &part, 1, st));
+    return pass(w, last, st);
+}
+
+static rg_code run_turns(const run *w, rg_status *st) {
+    w->g->dispatches = w->g->barriers = 0;
+    rg_code rc = RG_OK;
+    for (uint32_t i = 0; rc == RG_OK && i < w->core->hp->n_layer; i++) {
+        if (w->call->cancel && atomic_load_explicit(w->call->cancel, memory_order_relaxed)) {
+            rc = rg_fail(st, RG_CANCELED, "canceled at layer %u", i);
+        } else {
+            rc = run_layer(w, i, st);
+        }
+    }
+    rg_status ended = {0};
+    const rg_code end = end_turns(w, rc != RG_OK, &ended);
+    if (rc == RG_OK && end != RG_OK) return rg_fail(st, end, "%s", ended.message);
+    return rc;
+}
+
+/* ---- window --------------------------------------------------------------------------------- */
+
+rg_code rg_gpu_window_run(const rg_window *win, const rg_eval_call *call, rg_status *st) {
+    rg_core *core = win->core;
+    const run w = {.win = win, .call = call, .core = core, .g = core->gpu};
+    if (rg_tapped(core)) return rg_fail(st, RG_UNSUPPORTED, "the GPU shows no intermediate values");
+    if (call->cancel && atomic_load_explicit(call->cancel, memory_order_relaxed))
+        return rg_fail(st, RG_CANCELED, "canceled at layer 0");
+    RG_TRY(rg_ple_request(win, st));
+    for (uint32_t i = 0; i < win->n_seg; i++) {
+        const rg_segment *seg = &win->segs[i];
+        if (seg->seq->moce) rg_moce_begin(seg->seq->moce, seg->pos0, seg->n);
+    }
+    rg_window_rope(win);
+    core->lap_ns = rg_now_ns();
+    w.g->n_head_rows = 0;
+    tell_positions(&w);
+    RG_TRY(zero_states(&w, st));
+    const bool turns = core->stream || core->trace || any_moce(&w);
+    RG_TRY(turns ? run_turns(&w, st) : run_whole(&w, st));
+    RG_TRY(check_flag(&w, st));
+    if (win->T <= RG_GPU_ROWS_MAX) w.g->n_head_rows = win->T;
+    return RG_OK;
+}
+
+static rg_code check_logits(const rg_core *core, uint32_t n, rg_status *st) {
+    const rg_hparams *hp = core->hp;
+    for (size_t i = 0; i < (size_t)n * hp->n_vocab; i++) {
+        if (isfinite(core->s.logits[i])) continue;
+        return rg_fail(st, RG_FORMAT,
+                       "logit %zu is not finite behind layer %u: the output weights are damaged",
+                       i % hp->n_vocab, hp->n_layer - 1);
+    }
+    return RG_OK;
+}
+
+rg_code rg_gpu_head(rg_core *core, uint32_t row, uint32_t n, rg_status *st) {
+    rg_gpu_core *g = core->gpu;
+    RG_ASSERT(n >= 1 && n <= RG_HEAD_ROWS);
+    const float *from = g->from.logits;
+    if (row + n <= g->n_head_rows) {
+        from += (size_t)row * core->hp->n_vocab;
+    } else {
+        const rg_gpu_rec r = {.g = g, .core = core, .list = g->head};
+        rg_gpu_list_begin(g->head, false);
+        rg_gpu_rec_head(&r, row, n);
+        RG_TRY(rg_gpu_list_end(g->head, st));
+        RG_TRY(rg_gpu_run(g->gpu, g->head, st));
+    }
+    memcpy(core->s.logits, from, (size_t)n * core->hp->n_vocab * sizeof *from);
+    return check_logits(core, n, st);
+}

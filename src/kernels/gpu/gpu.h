@@ -1,0 +1,168 @@
+/* gpu: a device that computes, behind about a dozen calls: devices, buffers with addresses,
+ * pipelines, command lists, timelines. Nothing of Vulkan shows, so that another driver can stand
+ * beside it. What the kernels compute is in gpu_ops.h.
+ *
+ * Memory is addressed by 64-bit device addresses, never bound: any part of a buffer can be handed
+ * to a kernel in its push constants.
+ *
+ * Order: the dispatches of a list run in any order up to a barrier. The lists of one submission run
+ * one after another; list i may first wait for a value of the host's timeline and signals a value
+ * of the device's when it is done. Both timelines only count upwards.
+ *
+ * Threads: a device and what belongs to it is used by one thread at a time. rg_gpu_signal alone may
+ * be called from any thread.
+ */
+#ifndef RG_GPU_H
+#define RG_GPU_H
+
+#include "base/base.h"
+
+#define RG_GPU_PUSH_BYTES_MAX 128u /* what every device takes */
+#define RG_GPU_SPEC_MAX       8u   /* constants of a pipeline */
+#define RG_GPU_DEVICES_MAX    16u
+#define RG_GPU_LISTS_MAX      1024u /* of one submission */
+
+typedef struct rg_gpu rg_gpu;
+typedef struct rg_gpu_list rg_gpu_list;
+
+/* ---- devices -------------------------------------------------------------------------------- */
+
+typedef struct rg_gpu_info {
+    char name[128];
+    const char *kind; /* "discrete", "integrated", "software", "other"; static */
+    uint32_t vendor_id, device_id;
+    uint32_t api_major, api_minor;
+    bool usable;            /* has all that the kernels ask for */
+    const char *missing;    /* the first thing it lacks, or ""; static */
+    uint64_t device_bytes;  /* of the largest heap local to the device */
+    bool mappable;          /* all of that heap is visible to the host */
+    uint64_t alloc_bytes;   /* largest single allocation */
+    uint32_t subgroup_size; /* the usual one */
+    uint32_t shared_bytes;  /* of a workgroup */
+    double stamp_ns;        /* a tick of the time stamps; 0: none */
+} rg_gpu_info;
+
+/* Fills out[cap] in the order of the loader and sets *n. A machine without loader or driver has 0
+ * devices: that is no failure. */
+RG_MUST_CHECK rg_code rg_gpu_enumerate(rg_gpu_info *out, uint32_t cap, uint32_t *n, rg_status *st);
+
+typedef struct rg_gpu_options {
+    int32_t device;         /* index as enumerated; < 0: the first discrete usable one, else the
+                               first integrated, else any */
+    bool validate;          /* with the validation layers, where installed */
+    const char *cache_path; /* compiled pipelines are kept there; NULL: nowhere. Copied. */
+} rg_gpu_options;
+
+/* UNSUPPORTED when there is no such device or it lacks something (named). On failure *out is NULL.
+ */
+RG_MUST_CHECK rg_code rg_gpu_open(rg_gpu **out, const rg_gpu_options *opt, rg_status *st);
+/* Waits for the device. NULL is allowed. */
+void rg_gpu_close(rg_gpu *gpu);
+const rg_gpu_info *rg_gpu_get_info(const rg_gpu *gpu);
+/* What the validation layers complained about since opening: how often, and the first message. */
+uint64_t rg_gpu_complaints(const rg_gpu *gpu, const char **first);
+bool rg_gpu_validated(const rg_gpu *gpu);
+uint64_t rg_gpu_bytes(const rg_gpu *gpu); /* of all buffers now */
+
+/* ---- buffers -------------------------------------------------------------------------------- */
+
+typedef enum rg_gpu_place {
+    RG_GPU_DEVICE,   /* fast for the device; mapped where all of its memory can be */
+    RG_GPU_SHARED,   /* the host writes, the device reads; always mapped */
+    RG_GPU_READBACK, /* the device writes, the host reads; always mapped */
+} rg_gpu_place;
+
+typedef struct rg_gpu_buffer {
+    uint64_t address; /* on the device; 0 = no buffer */
+    void *mapped;     /* NULL when the host cannot see it */
+    size_t bytes;
+    void *handle, *memory; /* the driver's */
+} rg_gpu_buffer;
+
+/* Zeroed. NOMEM names what was asked for. */
+RG_MUST_CHECK rg_code rg_gpu_buffer_create(rg_gpu *gpu, rg_gpu_buffer *out, size_t bytes,
+                                           rg_gpu_place place, rg_status *st);
+/* An empty buffer is allowed. The device must be done with it. */
+void rg_gpu_buffer_destroy(rg_gpu *gpu, rg_gpu_buffer *b);
+/* Copies to or from a buffer and waits; through staging where it is not mapped. */
+RG_MUST_CHECK rg_code rg_gpu_write(rg_gpu *gpu, const rg_gpu_buffer *b, size_t offset,
+                                   const void *src, size_t bytes, rg_status *st);
+RG_MUST_CHECK rg_code rg_gpu_read(rg_gpu *gpu, const rg_gpu_buffer *b, size_t offset, void *dst,
+                                  size_t bytes, rg_status *st);
+
+/* ---- command lists -------------------------------------------------------------------------- */
+
+/* The kernel programs, one for each file of shaders/. */
+typedef struct rg_gpu_program {
+    const char *name;
+    const uint32_t *words;
+    size_t n_word;
+} rg_gpu_program;
+extern const rg_gpu_program rg_gpu_programs[]; /* generated at build time, by ascending name */
+extern const size_t rg_gpu_program_count;
+
+/* A program with its constants (constant_id 0, 1, ...): what a pipeline is made of. */
+typedef struct rg_gpu_kernel {
+    const char *program; /* static */
+    uint32_t spec[RG_GPU_SPEC_MAX];
+    uint32_t n_spec;
+} rg_gpu_kernel;
+
+typedef struct rg_gpu_grid {
+    uint32_t x, y, z; /* workgroups; a grid with a 0 does nothing */
+} rg_gpu_grid;
+
+RG_MUST_CHECK rg_code rg_gpu_list_create(rg_gpu_list **out, rg_gpu *gpu, rg_status *st);
+void rg_gpu_list_destroy(rg_gpu_list *list); /* NULL is allowed; not while it runs */
+
+/* Starts recording anew; what it held is gone. With `stamps` every dispatch is timed. Failures
+ * while recording are kept and come back from rg_gpu_list_end. */
+void rg_gpu_list_begin(rg_gpu_list *list, bool stamps);
+void rg_gpu_dispatch(rg_gpu_list *list, const rg_gpu_kernel *kernel, const void *push,
+                     size_t push_bytes, rg_gpu_grid grid);
+/* The grid is read from the buffer when the dispatch starts: 3 words at `offset`. */
+void rg_gpu_dispatch_indirect(rg_gpu_list *list, const rg_gpu_kernel *kernel, const void *push,
+                              size_t push_bytes, const rg_gpu_buffer *grid, size_t offset);
+/* What follows sees what came before, and overwrites nothing that it still reads. */
+void rg_gpu_barrier(rg_gpu_list *list);
+void rg_gpu_copy(rg_gpu_list *list, const rg_gpu_buffer *dst, size_t dst_offset,
+                 const rg_gpu_buffer *src, size_t src_offset, size_t bytes);
+/* `bytes` and `offset` are multiples of 4. */
+void rg_gpu_fill(rg_gpu_list *list, const rg_gpu_buffer *b, size_t offset, size_t bytes,
+                 uint32_t word);
+RG_MUST_CHECK rg_code rg_gpu_list_end(rg_gpu_list *list, rg_status *st);
+/* Dispatches and barriers recorded. */
+uint32_t rg_gpu_list_dispatches(const rg_gpu_list *list);
+uint32_t rg_gpu_list_barriers(const rg_gpu_list *list);
+
+typedef struct rg_gpu_time {
+    const char *program; /* static */
+    uint64_t ns;
+} rg_gpu_time;
+/* Times of the last run of a list with stamps, in order of recording; NULL when there are none. */
+const rg_gpu_time *rg_gpu_list_times(rg_gpu_list *list, uint32_t *n);
+
+/* ---- running -------------------------------------------------------------------------------- */
+
+typedef struct rg_gpu_part {
+    rg_gpu_list *list;
+    uint64_t wait_host; /* starts when the host's timeline has this value; 0: at once */
+    uint64_t signal;    /* the device's timeline gets this value behind it; 0: none */
+} rg_gpu_part;
+
+/* Hands parts[n] over in one submission and returns at once. A list must not be handed over again
+ * before it is done. */
+RG_MUST_CHECK rg_code rg_gpu_submit(rg_gpu *gpu, const rg_gpu_part *parts, uint32_t n,
+                                    rg_status *st);
+/* A fresh value of the device's or of the host's timeline. */
+uint64_t rg_gpu_next(rg_gpu *gpu);
+uint64_t rg_gpu_next_host(rg_gpu *gpu);
+/* The host's timeline gets `value`; values rise. */
+RG_MUST_CHECK rg_code rg_gpu_signal(rg_gpu *gpu, uint64_t value, rg_status *st);
+/* Blocks until the device's timeline has `value`. IO when the device is lost, TIMEOUT after
+ * `timeout_ns`. */
+RG_MUST_CHECK rg_code rg_gpu_wait(rg_gpu *gpu, uint64_t value, uint64_t timeout_ns, rg_status *st);
+/* Submits one list and waits for it. */
+RG_MUST_CHECK rg_code rg_gpu_run(rg_gpu *gpu, rg_gpu_list *list, rg_status *st);
+
+#endif

@@ -1,0 +1,208 @@
+/* Ops: which program, which constants, which grid. */
+#include <string.h>
+
+#include "kernels/gpu/gpu_ops.h"
+
+/* ---- tables --------------------------------------------------------------------------------- */
+
+/* Words, in the order of decode.glsl. */
+#define TABLE_WORDS 8488u
+
+static void put(uint32_t *words, size_t at, const void *from, size_t bytes) {
+    memcpy(words + at, from, bytes);
+}
+
+rg_code rg_gpu_tables_create(rg_gpu *gpu, rg_gpu_buffer *out, rg_status *st) {
+    uint32_t *words = rg_alloc(TABLE_WORDS, sizeof *words, st);
+    *out = (rg_gpu_buffer){0};
+    if (!words) return RG_NOMEM;
+    put(words, 0, rg_grid_iq2xxs, sizeof rg_grid_iq2xxs);
+    put(words, 512, rg_grid_iq2xs, sizeof rg_grid_iq2xs);
+    put(words, 1536, rg_grid_iq2s, sizeof rg_grid_iq2s);
+    put(words, 3584, rg_grid_iq1s, sizeof rg_grid_iq1s);
+    put(words, 7680, rg_grid_iq3xxs, sizeof rg_grid_iq3xxs);
+    put(words, 7936, rg_grid_iq3s, sizeof rg_grid_iq3s);
+    put(words, 8448, rg_ksigns_iq2xs, sizeof rg_ksigns_iq2xs);
+    put(words, 8480, rg_kvalues_iq4nl, sizeof rg_kvalues_iq4nl);
+    put(words, 8484, rg_kvalues_mxfp4, sizeof rg_kvalues_mxfp4);
+    rg_code rc = rg_gpu_buffer_create(gpu, out, TABLE_WORDS * sizeof *words, RG_GPU_DEVICE, st);
+    if (rc == RG_OK) rc = rg_gpu_write(gpu, out, 0, words, TABLE_WORDS * sizeof *words, st);
+    rg_free(words);
+    return rc;
+}
+
+bool rg_gpu_computes(rg_type type) {
+    const rg_type_info *info = rg_type_get((uint32_t)type);
+    return info && info->use == RG_USE_WEIGHT;
+}
+
+/* ---- products ------------------------------------------------------------------------------- */
+
+#define GRID_MAX 65535u /* workgroups on a side that every device takes */
+#define GROUPS   4u     /* of 32 lanes in a workgroup of mul_rows */
+
+static uint32_t ceil_div(uint32_t a, uint32_t b) {
+    return (a + b - 1) / b;
+}
+
+static uint32_t group_rows(const rg_gpu_product_way *way, uint32_t cols) {
+    if (way->group_rows) return way->group_rows;
+    return cols <= 2 ? 2 : 1;
+}
+
+static rg_gpu_kernel rows_kernel(const rg_gpu_product_way *way, uint32_t cols, bool pair) {
+    return (rg_gpu_kernel){.program = "mul_rows",
+                           .spec = {(uint32_t)way->type, cols, group_rows(way, cols),
+                                    (uint32_t)way->epilogue, pair, way->fused},
+                           .n_spec = 6};
+}
+
+static rg_gpu_kernel tile_kernel(const rg_gpu_product_way *way, uint32_t side, bool pair) {
+    return (rg_gpu_kernel){.program = "mul_tile",
+                           .spec = {(uint32_t)way->type, side, (uint32_t)way->epilogue, pair},
+                           .n_spec = 4};
+}
+
+void rg_gpu_mul(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way) {
+    _Static_assert(sizeof *p == 112, "as product.glsl");
+    if (p->n <= RG_GPU_ROWS_MAX) {
+        const rg_gpu_kernel k = rows_kernel(way, p->n, false);
+        const uint32_t step = GROUPS * group_rows(way, p->n);
+        rg_gpu_dispatch(list, &k, p, sizeof *p, (rg_gpu_grid){ceil_div(p->n_out, step), 1, 1});
+        return;
+    }
+    const uint32_t side = way->side ? way->side : p->n <= 16 ? 1 : p->n <= 32 ? 2 : 4;
+    const rg_gpu_kernel k = tile_kernel(way, side, false);
+    rg_gpu_dispatch(
+        list, &k, p, sizeof *p,
+        (rg_gpu_grid){ceil_div(p->n_out, RG_GPU_TILE_ROWS), ceil_div(p->n, 16 * side), 1});
+}
+
+uint32_t rg_gpu_slot_groups(const rg_gpu_product_way *way, uint32_t n_out) {
+    return ceil_div(n_out, GROUPS * group_rows(way, 1));
+}
+
+void rg_gpu_mul_slots(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way,
+                      const rg_gpu_buffer *grid, size_t offset) {
+    const rg_gpu_kernel k = rows_kernel(way, 1, true);
+    if (grid) {
+        rg_gpu_dispatch_indirect(list, &k, p, sizeof *p, grid, offset);
+    } else {
+        rg_gpu_dispatch(list, &k, p, sizeof *p,
+                        (rg_gpu_grid){rg_gpu_slot_groups(way, p->n_out), p->n, 1});
+    }
+}
+
+void rg_gpu_mul_tiles(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way,
+                      const rg_gpu_buffer *grid, size_t offset) {
+    const rg_gpu_kernel k = tile_kernel(way, way->side, true);
+    rg_gpu_dispatch_indirect(list, &k, p, sizeof *p, grid, offset);
+}
+
+/* ---- the rest ------------------------------------------------------------------------------- */
+
+static void run(rg_gpu_list *list, const char *program, const uint32_t *spec, uint32_t n_spec,
+                const void *push, size_t bytes, rg_gpu_grid grid) {
+    rg_gpu_kernel k = {.program = program, .n_spec = n_spec};
+    for (uint32_t i = 0; i < n_spec; i++)
+        k.spec[i] = spec[i];
+    rg_gpu_dispatch(list, &k, push, bytes, grid);
+}
+
+/* The struct ends where the program's block does: no padding is pushed. */
+#define PUSH(a, last) (a), offsetof(__typeof__(*(a)), last) + sizeof(a)->last
+
+void rg_gpu_embed(rg_gpu_list *list, const rg_gpu_embed_args *a, rg_type type, uint32_t rows) {
+    const uint32_t spec[] = {(uint32_t)type};
+    run(list, "embed", spec, 1, PUSH(a, row_bytes),
+        (rg_gpu_grid){ceil_div(ceil_div(a->n, 16), 64), rows, 1});
+}
+
+void rg_gpu_norm(rg_gpu_list *list, const rg_gpu_norm_args *a, rg_gpu_norm_mode mode,
+                 uint32_t rows) {
+    const uint32_t spec[] = {(uint32_t)mode};
+    const uint32_t most = GRID_MAX / a->per * a->per; /* whole stretches */
+    for (uint32_t first = 0; first < rows; first += most) {
+        rg_gpu_norm_args part = *a;
+        const uint32_t n = rows - first < most ? rows - first : most;
+        part.x += (uint64_t)(first / a->per) * a->x_stride * sizeof(float);
+        part.y += (uint64_t)(first / a->per) * a->y_stride * sizeof(float);
+        if (part.gate) part.gate += (uint64_t)first * a->n * sizeof(float);
+        run(list, "norm", spec, 1, PUSH(&part, code), (rg_gpu_grid){n, 1, 1});
+    }
+}
+
+void rg_gpu_hc_mix(rg_gpu_list *list, const rg_gpu_hc_mix_args *a, uint32_t rows) {
+    run(list, "hc_mix", NULL, 0, PUSH(a, n_hc), (rg_gpu_grid){ceil_div(a->n, 128), rows, 1});
+}
+
+void rg_gpu_hc_write(rg_gpu_list *list, const rg_gpu_hc_write_args *a, uint32_t rows) {
+    const uint32_t spec[] = {a->experts != 0};
+    run(list, "hc_write", spec, 1, PUSH(a, n_used), (rg_gpu_grid){ceil_div(a->n, 128), rows, 1});
+}
+
+void rg_gpu_silu_mul(rg_gpu_list *list, const rg_gpu_silu_mul_args *a, uint32_t rows) {
+    for (uint32_t first = 0; first < rows; first += GRID_MAX) {
+        rg_gpu_silu_mul_args part = *a;
+        const uint32_t n = rows - first < GRID_MAX ? rows - first : GRID_MAX;
+        part.g += (uint64_t)first * a->n * sizeof(float);
+        part.u += (uint64_t)first * a->n * sizeof(float);
+        run(list, "silu_mul", NULL, 0, PUSH(&part, n), (rg_gpu_grid){ceil_div(a->n, 128), n, 1});
+    }
+}
+
+void rg_gpu_conv(rg_gpu_list *list, const rg_gpu_conv_args *a, uint32_t rows) {
+    const uint32_t spec[] = {a->gated != 0};
+    run(list, "conv", spec, 1, PUSH(a, dilation), (rg_gpu_grid){ceil_div(a->n, 128), rows, 1});
+}
+
+void rg_gpu_history(rg_gpu_list *list, const rg_gpu_history_args *a) {
+    run(list, "history", NULL, 0, PUSH(a, rows), (rg_gpu_grid){ceil_div(a->n, 128), 1, 1});
+}
+
+void rg_gpu_gdn(rg_gpu_list *list, const rg_gpu_gdn_args *a) {
+    const uint32_t spec[] = {ceil_div(a->D, 4)};
+    run(list, "gdn", spec, 1, PUSH(a, rows), (rg_gpu_grid){ceil_div(a->D, 32), a->n_head, 1});
+}
+
+void rg_gpu_prepare(rg_gpu_list *list, const rg_gpu_prepare_args *a, bool f16, uint32_t heads,
+                    uint32_t rows) {
+    const uint32_t spec[] = {f16};
+    run(list, "attn_prepare", spec, 1, PUSH(a, code), (rg_gpu_grid){heads, rows, 1});
+}
+
+void rg_gpu_block_keys(rg_gpu_list *list, const rg_gpu_block_keys_args *a, bool f16) {
+    const uint32_t spec[] = {f16};
+    run(list, "block_keys", spec, 1, PUSH(a, code), (rg_gpu_grid){a->rows / a->ratio + 1, 1, 1});
+}
+
+void rg_gpu_scores(rg_gpu_list *list, const rg_gpu_scores_args *a, bool f16, uint32_t rows) {
+    const uint32_t spec[] = {f16};
+    run(list, "index_scores", spec, 1, PUSH(a, code), (rg_gpu_grid){ceil_div(a->cap, 64), rows, 1});
+}
+
+void rg_gpu_select(rg_gpu_list *list, const rg_gpu_select_args *a, uint32_t rows) {
+    run(list, "select_blocks", NULL, 0, PUSH(a, keep), (rg_gpu_grid){rows, 1, 1});
+}
+
+void rg_gpu_attention(rg_gpu_list *list, const rg_gpu_attention_args *a, bool f16, uint32_t rows) {
+    const uint32_t spec[] = {f16, ceil_div(a->D, 64)};
+    run(list, "attention", spec, 2, PUSH(a, scale), (rg_gpu_grid){a->n_head, rows, 1});
+}
+
+void rg_gpu_route(rg_gpu_list *list, const rg_gpu_route_args *a, bool given, uint32_t rows) {
+    const uint32_t spec[] = {given};
+    run(list, "route", spec, 1, PUSH(a, scale), (rg_gpu_grid){rows, 1, 1});
+}
+
+void rg_gpu_plan(rg_gpu_list *list, const rg_gpu_plan_args *a) {
+    run(list, "plan", NULL, 0, PUSH(a, x_out), (rg_gpu_grid){1, 1, 1});
+}
+
+size_t rg_gpu_plan_words(uint32_t n, uint32_t n_expert, uint32_t cols) {
+    return n + 4 * ((size_t)n / cols + n_expert + 1);
+}
+
+void rg_gpu_ple_gate(rg_gpu_list *list, const rg_gpu_ple_gate_args *a, uint32_t rows) {
+    run(list, "ple_gate", NULL, 0, PUSH(a, eps), (rg_gpu_grid){rows, 1, 1});
+}

@@ -1,0 +1,191 @@
+/* gpu_ops: what the device computes. One function an op records it into a command list; the
+ * argument structs are the push constants of the programs, field for field.
+ *
+ * An address is a rg_gpu_buffer's address plus an offset in bytes; arrays of f32 and u32 are
+ * aligned to 16 bytes, rows of weights to their type. Shapes are the callers' to check; the limits
+ * are below. Arithmetic: the canonical forms of the shaders' heads, the same bits for a row
+ * whatever is computed beside it.
+ */
+#ifndef RG_GPU_OPS_H
+#define RG_GPU_OPS_H
+
+#include "kernels/gpu/gpu.h"
+#include "quant/quant.h"
+
+#define RG_GPU_HEAD_DIM_MAX 512u  /* of attention and index heads */
+#define RG_GPU_EXPERT_MAX   4096u /* of a layer */
+#define RG_GPU_ROWS_MAX     8u    /* a product of more rows takes tiles */
+#define RG_GPU_TILE_ROWS    64u   /* weight rows of a tile */
+
+typedef uint64_t rg_gpu_ptr; /* a device address; 0 = none */
+
+/* The grids of the i-quants, for every product. */
+RG_MUST_CHECK rg_code rg_gpu_tables_create(rg_gpu *gpu, rg_gpu_buffer *out, rg_status *st);
+/* Whether products and embeddings take weights of this type. */
+bool rg_gpu_computes(rg_type type);
+
+typedef enum rg_gpu_epilogue {
+    RG_GPU_PLAIN,
+    RG_GPU_SILU,     /* silu(y / div) */
+    RG_GPU_SIGMOID2, /* 2 sigmoid(y / div) */
+    RG_GPU_SIGMOID   /* sigmoid(y / div) */
+} rg_gpu_epilogue;
+
+/* y[row][r] = row r of w . x[row]. */
+typedef struct rg_gpu_product {
+    rg_gpu_ptr w, w2;             /* w2: the up rows of a fused gate and up */
+    rg_gpu_ptr x, y;              /* [n][x_stride], [n][y_stride] f32 */
+    rg_gpu_ptr tables;            /* rg_gpu_tables_create */
+    rg_gpu_ptr experts, experts2; /* [n_expert] addresses of w and w2; 0: w + expert * stride */
+    rg_gpu_ptr ids;               /* [slots] expert of a slot; 0: one matrix for all rows */
+    rg_gpu_ptr list;              /* which slots (or tiles of them, see rg_gpu_plan) */
+    uint64_t stride;              /* bytes of an expert */
+    uint32_t n_in, n_out, row_bytes;
+    uint32_t x_stride, y_stride; /* floats */
+    uint32_t x_div;              /* row of x = slot / x_div; 1 without experts */
+    float div;
+    uint32_t n; /* rows; slots with experts */
+} rg_gpu_product;
+
+typedef struct rg_gpu_product_way {
+    rg_type type;
+    rg_gpu_epilogue epilogue;
+    bool fused;          /* y = silu(w x) * (w2 x); rows of slots only */
+    uint32_t group_rows; /* rows a group of lanes takes: 1, 2, 4; 0: the device's choice */
+    uint32_t side;       /* columns of a thread in a tile: 1, 2, 4; 0: choice */
+} rg_gpu_product_way;
+
+/* One matrix, p->n rows. */
+void rg_gpu_mul(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way);
+/* Experts, slot by slot: p->n slots, or as many as `grid` says ({tiles of rg_gpu_slot_rows, slots,
+ * 1} at `offset`). */
+void rg_gpu_mul_slots(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way,
+                      const rg_gpu_buffer *grid, size_t offset);
+/* Workgroups that n_out rows take in rg_gpu_mul_slots. */
+uint32_t rg_gpu_slot_groups(const rg_gpu_product_way *way, uint32_t n_out);
+/* Experts, tile by tile as rg_gpu_plan listed them; `side` is the plan's. */
+void rg_gpu_mul_tiles(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way,
+                      const rg_gpu_buffer *grid, size_t offset);
+
+typedef struct rg_gpu_embed_args {
+    rg_gpu_ptr w, tables, ids, y; /* y [rows][n_hc][n] */
+    uint32_t n, n_hc, row_bytes;
+} rg_gpu_embed_args;
+void rg_gpu_embed(rg_gpu_list *list, const rg_gpu_embed_args *a, rg_type type, uint32_t rows);
+
+typedef enum rg_gpu_norm_mode { RG_GPU_RMS, RG_GPU_RMS_GATED, RG_GPU_L2 } rg_gpu_norm_mode;
+
+typedef struct rg_gpu_norm_args {
+    rg_gpu_ptr x, w, y, gate, flag;
+    uint32_t n, n_w;
+    uint32_t per; /* n_w divides it: rows lie `per` together, x_stride and y_stride floats from
+                     stretch to stretch */
+    uint32_t x_stride, y_stride;
+    float eps, scale;
+    uint32_t n_scaled;
+    uint32_t code; /* lowers *flag where a value is not finite */
+} rg_gpu_norm_args;
+void rg_gpu_norm(rg_gpu_list *list, const rg_gpu_norm_args *a, rg_gpu_norm_mode mode,
+                 uint32_t rows);
+
+typedef struct rg_gpu_hc_mix_args {
+    rg_gpu_ptr gate, normed, u;
+    uint32_t n, n_hc;
+} rg_gpu_hc_mix_args;
+void rg_gpu_hc_mix(rg_gpu_list *list, const rg_gpu_hc_mix_args *a, uint32_t rows);
+
+/* residual += inject * y; `experts` != 0: y = combination of the experts, then the shared y. */
+typedef struct rg_gpu_hc_write_args {
+    rg_gpu_ptr residual, inject, y, experts, weights, sigma;
+    uint32_t n, n_hc, n_used;
+} rg_gpu_hc_write_args;
+void rg_gpu_hc_write(rg_gpu_list *list, const rg_gpu_hc_write_args *a, uint32_t rows);
+
+typedef struct rg_gpu_silu_mul_args {
+    rg_gpu_ptr g, u; /* g = silu(g) * u */
+    uint32_t n;
+    uint32_t pad;
+} rg_gpu_silu_mul_args;
+void rg_gpu_silu_mul(rg_gpu_list *list, const rg_gpu_silu_mul_args *a, uint32_t rows);
+
+typedef struct rg_gpu_conv_args {
+    rg_gpu_ptr w, x, past, y, gated; /* gated != 0: y += gated + silu(conv) */
+    rg_gpu_ptr pos0;
+    uint32_t n, n_tap, dilation;
+} rg_gpu_conv_args;
+void rg_gpu_conv(rg_gpu_list *list, const rg_gpu_conv_args *a, uint32_t rows);
+
+typedef struct rg_gpu_history_args {
+    rg_gpu_ptr past, x;
+    uint32_t n, keep, rows;
+} rg_gpu_history_args;
+void rg_gpu_history(rg_gpu_list *list, const rg_gpu_history_args *a);
+
+typedef struct rg_gpu_gdn_args {
+    rg_gpu_ptr S, c, alpha, beta, dt, a, o;
+    uint32_t D, n_head, n_k, rows;
+} rg_gpu_gdn_args;
+void rg_gpu_gdn(rg_gpu_list *list, const rg_gpu_gdn_args *a);
+
+typedef struct rg_gpu_prepare_args {
+    rg_gpu_ptr from, w, rope, to, pos0, flag;
+    uint32_t D, n_rot, from_stride, from_step;
+    float eps;
+    uint32_t code;
+} rg_gpu_prepare_args;
+void rg_gpu_prepare(rg_gpu_list *list, const rg_gpu_prepare_args *a, bool f16, uint32_t heads,
+                    uint32_t rows);
+
+typedef struct rg_gpu_block_keys_args {
+    rg_gpu_ptr raw, blocks, w, rope, pos0, flag;
+    uint32_t D, n_rot, ratio, rows;
+    float eps;
+    uint32_t code;
+} rg_gpu_block_keys_args;
+void rg_gpu_block_keys(rg_gpu_list *list, const rg_gpu_block_keys_args *a, bool f16);
+
+typedef struct rg_gpu_scores_args {
+    rg_gpu_ptr q, keys, scores, pos0, flag;
+    uint32_t D, n_head, ratio, cap, keep, code;
+} rg_gpu_scores_args;
+void rg_gpu_scores(rg_gpu_list *list, const rg_gpu_scores_args *a, bool f16, uint32_t rows);
+
+typedef struct rg_gpu_select_args {
+    rg_gpu_ptr scores, bits, pos0;
+    uint32_t ratio, cap, keep;
+} rg_gpu_select_args;
+void rg_gpu_select(rg_gpu_list *list, const rg_gpu_select_args *a, uint32_t rows);
+
+typedef struct rg_gpu_attention_args {
+    rg_gpu_ptr q, k, v, gate, o, bits, pos0;
+    uint32_t D, n_head, n_kv, ratio, cap, keep;
+    float scale;
+} rg_gpu_attention_args;
+void rg_gpu_attention(rg_gpu_list *list, const rg_gpu_attention_args *a, bool f16, uint32_t rows);
+
+typedef struct rg_gpu_route_args {
+    rg_gpu_ptr logits, ids, w, flag;
+    uint32_t n, k, code;
+    float scale;
+} rg_gpu_route_args;
+/* given: ids are there, only the weights are made. */
+void rg_gpu_route(rg_gpu_list *list, const rg_gpu_route_args *a, bool given, uint32_t rows);
+
+/* Tiles of slots by expert: list [n] slots, then {expert, first, count, 0}; grids {x, y, z} twice.
+ */
+typedef struct rg_gpu_plan_args {
+    rg_gpu_ptr ids, list, grids;
+    uint32_t n, n_expert, cols, x_hidden, x_out;
+} rg_gpu_plan_args;
+void rg_gpu_plan(rg_gpu_list *list, const rg_gpu_plan_args *a);
+/* Words of `list` for n slots. */
+size_t rg_gpu_plan_words(uint32_t n, uint32_t n_expert, uint32_t cols);
+
+typedef struct rg_gpu_ple_gate_args {
+    rg_gpu_ptr key, residual, value, w_key, w_query, w_conv, gated, normed;
+    uint32_t n, n_hc;
+    float eps;
+} rg_gpu_ple_gate_args;
+void rg_gpu_ple_gate(rg_gpu_list *list, const rg_gpu_ple_gate_args *a, uint32_t rows);
+
+#endif

@@ -1,0 +1,105 @@
+/* Private face of the Vulkan driver: what its files share. */
+#ifndef RG_GPU_VULKAN_H
+#define RG_GPU_VULKAN_H
+
+#define VK_NO_PROTOTYPES
+#include <stdatomic.h>
+
+#include <vulkan/vulkan.h>
+
+#include "kernels/gpu/gpu.h"
+
+/* Functions are looked up at run time: the program starts on machines without a loader. */
+#define RG_VK_GLOBAL(X) X(CreateInstance) X(EnumerateInstanceLayerProperties)
+// clang-format off
+#define RG_VK_INSTANCE(X)                                                                          \
+    X(DestroyInstance) X(EnumeratePhysicalDevices) X(GetPhysicalDeviceProperties2)                 \
+    X(GetPhysicalDeviceMemoryProperties) X(GetPhysicalDeviceFeatures2)                             \
+    X(GetPhysicalDeviceQueueFamilyProperties) X(CreateDevice) X(GetDeviceProcAddr)
+#define RG_VK_DEVICE(X)                                                                            \
+    X(DestroyDevice) X(GetDeviceQueue) X(DeviceWaitIdle) X(CreateBuffer) X(DestroyBuffer)          \
+    X(GetBufferMemoryRequirements) X(AllocateMemory) X(FreeMemory) X(BindBufferMemory)             \
+    X(MapMemory) X(GetBufferDeviceAddress) X(CreateShaderModule) X(DestroyShaderModule)            \
+    X(CreatePipelineLayout) X(DestroyPipelineLayout) X(CreateComputePipelines)                     \
+    X(DestroyPipeline) X(CreatePipelineCache) X(DestroyPipelineCache) X(GetPipelineCacheData)      \
+    X(CreateCommandPool) X(DestroyCommandPool) X(ResetCommandPool) X(AllocateCommandBuffers)       \
+    X(BeginCommandBuffer) X(EndCommandBuffer) X(CmdBindPipeline) X(CmdPushConstants)               \
+    X(CmdDispatch) X(CmdDispatchIndirect) X(CmdPipelineBarrier) X(CmdCopyBuffer) X(CmdFillBuffer)  \
+    X(CmdResetQueryPool) X(CmdWriteTimestamp) X(CreateQueryPool) X(DestroyQueryPool)               \
+    X(GetQueryPoolResults) X(CreateSemaphore) X(DestroySemaphore) X(QueueSubmit)                   \
+    X(WaitSemaphores) X(SignalSemaphore)
+// clang-format on
+
+typedef struct rg_vk {
+#define RG_VK_MEMBER(name) PFN_vk##name name;
+    RG_VK_GLOBAL(RG_VK_MEMBER)
+    RG_VK_INSTANCE(RG_VK_MEMBER)
+    RG_VK_DEVICE(RG_VK_MEMBER)
+#undef RG_VK_MEMBER
+    PFN_vkGetInstanceProcAddr GetInstanceProcAddr;
+} rg_vk;
+
+/* The loader and an instance. */
+typedef struct rg_vk_instance {
+    void *library; /* of dlopen; NULL: there is no loader */
+    VkInstance handle;
+    rg_vk vk;
+    bool validated;
+    VkDebugUtilsMessengerEXT messenger;
+    atomic_uint_fast64_t complaints;
+    char first_complaint[512];
+} rg_vk_instance;
+
+/* A pipeline and what it was made of. */
+typedef struct rg_vk_pipeline {
+    rg_gpu_kernel kernel;
+    VkPipeline handle;
+} rg_vk_pipeline;
+
+struct rg_gpu {
+    rg_vk_instance instance;
+    VkPhysicalDevice physical;
+    VkPhysicalDeviceMemoryProperties memory;
+    rg_gpu_info info;
+    VkDevice device;
+    uint32_t family; /* of the queue */
+    VkQueue queue;
+    VkPipelineLayout layout;
+    VkPipelineCache cache;
+    char *cache_path;
+    VkShaderModule *modules; /* [rg_gpu_program_count], made on first use */
+    rg_vk_pipeline *pipelines;
+    uint32_t n_pipeline, pipeline_cap;
+    VkSemaphore host_timeline, device_timeline;
+    uint64_t host_value, device_value; /* last ones given out */
+    rg_gpu_list *staging_list;         /* of rg_gpu_write and _read; made on first use */
+    rg_gpu_buffer staging_up, staging_down;
+    uint64_t bytes;
+    bool lost;
+};
+
+struct rg_gpu_list {
+    rg_gpu *gpu;
+    VkCommandPool pool;
+    VkCommandBuffer buffer;
+    VkPipeline bound;
+    uint32_t n_dispatch, n_barrier;
+    rg_status first; /* failure while recording */
+    bool stamps;
+    VkQueryPool queries;
+    uint32_t query_cap;
+    rg_gpu_time *times; /* [query_cap / 2] */
+};
+
+/* An instance; library NULL and OK when there is no loader or no driver. */
+rg_code rg_vk_instance_open(rg_vk_instance *out, bool validate, rg_status *st);
+void rg_vk_instance_close(rg_vk_instance *i);
+/* What the loader says of a device. */
+void rg_vk_describe(const rg_vk_instance *i, VkPhysicalDevice device, rg_gpu_info *out);
+
+rg_code rg_vk_fail(rg_gpu *gpu, VkResult r, const char *what, rg_status *st);
+VkPipeline rg_vk_pipeline_get(rg_gpu *gpu, const rg_gpu_kernel *kernel, rg_status *st);
+void rg_vk_pipelines_open(rg_gpu *gpu);
+void rg_vk_pipelines_close(rg_gpu *gpu);
+
+#endif

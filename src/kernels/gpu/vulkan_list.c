@@ -1,0 +1,337 @@
+/* Pipelines, their cache on disk, command lists and time stamps. */
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/gpu/vulkan.h"
+
+#define CACHE_BYTES_MAX ((size_t)256 << 20)
+#define STAMPS_MAX      8192u /* two a dispatch */
+
+/* ---- pipelines ------------------------------------------------------------------------------ */
+
+/* A cache that is missing, damaged or of another driver is no failure: drivers check it and start
+ * anew. */
+void rg_vk_pipelines_open(rg_gpu *gpu) {
+    char *data = NULL;
+    size_t bytes = 0;
+    if (gpu->cache_path &&
+        rg_file_slurp(&data, &bytes, gpu->cache_path, CACHE_BYTES_MAX, NULL) != RG_OK) {
+        data = NULL;
+        bytes = 0;
+    }
+    VkPipelineCacheCreateInfo info = {.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO,
+                                      .initialDataSize = bytes,
+                                      .pInitialData = data};
+    const rg_vk *vk = &gpu->instance.vk;
+    if (vk->CreatePipelineCache(gpu->device, &info, NULL, &gpu->cache) != VK_SUCCESS) {
+        info.initialDataSize = 0;
+        if (vk->CreatePipelineCache(gpu->device, &info, NULL, &gpu->cache) != VK_SUCCESS)
+            gpu->cache = VK_NULL_HANDLE;
+    }
+    rg_free(data);
+}
+
+/* Written beside, then moved: a reader never sees half a cache. */
+static void save_cache(const rg_gpu *gpu) {
+    const rg_vk *vk = &gpu->instance.vk;
+    size_t bytes = 0;
+    if (vk->GetPipelineCacheData(gpu->device, gpu->cache, &bytes, NULL) != VK_SUCCESS) return;
+    if (bytes == 0 || bytes > CACHE_BYTES_MAX) return;
+    void *data = rg_alloc(1, bytes, NULL);
+    char path[4096];
+    const int n = snprintf(path, sizeof path, "%s.new", gpu->cache_path);
+    FILE *f = NULL;
+    if (data && n > 0 && (size_t)n < sizeof path &&
+        vk->GetPipelineCacheData(gpu->device, gpu->cache, &bytes, data) == VK_SUCCESS) {
+        f = fopen(path, "wb");
+    }
+    if (f) {
+        const bool written = fwrite(data, 1, bytes, f) == bytes;
+        const bool closed = fclose(f) == 0;
+        if (!written || !closed || rename(path, gpu->cache_path) != 0) remove(path);
+    }
+    rg_free(data);
+}
+
+void rg_vk_pipelines_close(rg_gpu *gpu) {
+    const rg_vk *vk = &gpu->instance.vk;
+    if (gpu->cache && gpu->cache_path && gpu->n_pipeline) save_cache(gpu);
+    for (uint32_t i = 0; i < gpu->n_pipeline; i++)
+        vk->DestroyPipeline(gpu->device, gpu->pipelines[i].handle, NULL);
+    for (size_t i = 0; gpu->modules && i < rg_gpu_program_count; i++)
+        vk->DestroyShaderModule(gpu->device, gpu->modules[i], NULL);
+    vk->DestroyPipelineCache(gpu->device, gpu->cache, NULL);
+    gpu->n_pipeline = 0;
+}
+
+static VkShaderModule module_of(rg_gpu *gpu, const char *name, rg_status *st) {
+    for (size_t i = 0; i < rg_gpu_program_count; i++) {
+        const rg_gpu_program *p = &rg_gpu_programs[i];
+        if (strcmp(p->name, name) != 0) continue;
+        if (gpu->modules[i]) return gpu->modules[i];
+        const VkShaderModuleCreateInfo info = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
+                                               .codeSize = p->n_word * sizeof(uint32_t),
+                                               .pCode = p->words};
+        const VkResult r =
+            gpu->instance.vk.CreateShaderModule(gpu->device, &info, NULL, &gpu->modules[i]);
+        if (r == VK_SUCCESS) return gpu->modules[i];
+        gpu->modules[i] = VK_NULL_HANDLE;
+        rg_vk_fail(gpu, r, name, st);
+        return VK_NULL_HANDLE;
+    }
+    rg_fail(st, RG_BUG, "there is no GPU program %s", name);
+    return VK_NULL_HANDLE;
+}
+
+static rg_code build_pipeline(rg_gpu *gpu, const rg_gpu_kernel *k, VkPipeline *out, rg_status *st) {
+    VkSpecializationMapEntry entries[RG_GPU_SPEC_MAX];
+    for (uint32_t i = 0; i < k->n_spec; i++) {
+        entries[i] = (VkSpecializationMapEntry){
+            .constantID = i, .offset = i * (uint32_t)sizeof(uint32_t), .size = sizeof(uint32_t)};
+    }
+    const VkSpecializationInfo spec = {.mapEntryCount = k->n_spec,
+                                       .pMapEntries = entries,
+                                       .dataSize = k->n_spec * sizeof(uint32_t),
+                                       .pData = k->spec};
+    const VkShaderModule module = module_of(gpu, k->program, st);
+    if (!module) return RG_IO;
+    const VkComputePipelineCreateInfo info = {
+        .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
+        .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                  .stage = VK_SHADER_STAGE_COMPUTE_BIT,
+                  .module = module,
+                  .pName = "main",
+                  .pSpecializationInfo = &spec},
+        .layout = gpu->layout};
+    const VkResult r =
+        gpu->instance.vk.CreateComputePipelines(gpu->device, gpu->cache, 1, &info, NULL, out);
+    return r == VK_SUCCESS ? RG_OK : rg_vk_fail(gpu, r, k->program, st);
+}
+
+static bool same_kernel(const rg_gpu_kernel *a, const rg_gpu_kernel *b) {
+    return a->n_spec == b->n_spec && strcmp(a->program, b->program) == 0 &&
+           memcmp(a->spec, b->spec, a->n_spec * sizeof a->spec[0]) == 0;
+}
+
+VkPipeline rg_vk_pipeline_get(rg_gpu *gpu, const rg_gpu_kernel *k, rg_status *st) {
+    for (uint32_t i = 0; i < gpu->n_pipeline; i++) {
+        if (same_kernel(&gpu->pipelines[i].kernel, k)) return gpu->pipelines[i].handle;
+    }
+    if (gpu->n_pipeline == gpu->pipeline_cap) {
+        const uint32_t cap = gpu->pipeline_cap ? gpu->pipeline_cap * 2 : 64;
+        rg_vk_pipeline *more = rg_realloc(gpu->pipelines, cap, sizeof *more, st);
+        if (!more) return VK_NULL_HANDLE;
+        gpu->pipelines = more;
+        gpu->pipeline_cap = cap;
+    }
+    rg_vk_pipeline *p = &gpu->pipelines[gpu->n_pipeline];
+    *p = (rg_vk_pipeline){.kernel = *k};
+    if (build_pipeline(gpu, k, &p->handle, st) != RG_OK) return VK_NULL_HANDLE;
+    gpu->n_pipeline++;
+    return p->handle;
+}
+
+/* ---- lists ---------------------------------------------------------------------------------- */
+
+rg_code rg_gpu_list_create(rg_gpu_list **out, rg_gpu *gpu, rg_status *st) {
+    *out = NULL;
+    const rg_vk *vk = &gpu->instance.vk;
+    rg_gpu_list *list = rg_alloc(1, sizeof *list, st);
+    if (!list) return RG_NOMEM;
+    list->gpu = gpu;
+    const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
+                                          .queueFamilyIndex = gpu->family};
+    VkResult r = vk->CreateCommandPool(gpu->device, &pool, NULL, &list->pool);
+    if (r == VK_SUCCESS) {
+        const VkCommandBufferAllocateInfo info = {
+            .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+            .commandPool = list->pool,
+            .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
+            .commandBufferCount = 1};
+        r = vk->AllocateCommandBuffers(gpu->device, &info, &list->buffer);
+    }
+    if (r != VK_SUCCESS) {
+        rg_gpu_list_destroy(list);
+        return rg_vk_fail(gpu, r, "command list", st);
+    }
+    *out = list;
+    return RG_OK;
+}
+
+void rg_gpu_list_destroy(rg_gpu_list *list) {
+    if (!list) return;
+    const rg_vk *vk = &list->gpu->instance.vk;
+    if (list->queries) vk->DestroyQueryPool(list->gpu->device, list->queries, NULL);
+    if (list->pool) vk->DestroyCommandPool(list->gpu->device, list->pool, NULL);
+    rg_free(list->times);
+    rg_free(list);
+}
+
+static rg_code open_stamps(rg_gpu_list *list) {
+    if (list->queries) return RG_OK;
+    const VkQueryPoolCreateInfo info = {.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO,
+                                        .queryType = VK_QUERY_TYPE_TIMESTAMP,
+                                        .queryCount = STAMPS_MAX};
+    list->times = rg_alloc(STAMPS_MAX / 2, sizeof *list->times, &list->first);
+    if (!list->times) return RG_NOMEM;
+    const VkResult r =
+        list->gpu->instance.vk.CreateQueryPool(list->gpu->device, &info, NULL, &list->queries);
+    if (r != VK_SUCCESS) return rg_vk_fail(list->gpu, r, "time stamps", &list->first);
+    list->query_cap = STAMPS_MAX;
+    return RG_OK;
+}
+
+/* Lists of one queue overlap unless told otherwise, and the host may have written since the list
+ * was handed over. */
+static void see_earlier(const rg_gpu_list *list) {
+    const VkMemoryBarrier memory = {
+        .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
+        .srcAccessMask =
+            VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT | VK_ACCESS_HOST_WRITE_BIT,
+        .dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT |
+                         VK_ACCESS_INDIRECT_COMMAND_READ_BIT | VK_ACCESS_TRANSFER_READ_BIT |
+                         VK_ACCESS_TRANSFER_WRITE_BIT};
+    const VkPipelineStageFlags work =
+        VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT;
+    list->gpu->instance.vk.CmdPipelineBarrier(list->buffer, work | VK_PIPELINE_STAGE_HOST_BIT,
+                                              work | VK_PIPELINE_STAGE_DRAW_INDIRECT_BIT, 0, 1,
+                                              &memory, 0, NULL, 0, NULL);
+}
+
+void rg_gpu_list_begin(rg_gpu_list *list, bool stamps) {
+    const rg_vk *vk = &list->gpu->instance.vk;
+    const VkCommandBufferBeginInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
+    list->first = (rg_status){0};
+    list->bound = VK_NULL_HANDLE;
+    list->n_dispatch = list->n_barrier = 0;
+    list->stamps = stamps && list->gpu->info.stamp_ns > 0.0 && open_stamps(list) == RG_OK;
+    VkResult r = vk->ResetCommandPool(list->gpu->device, list->pool, 0);
+    if (r == VK_SUCCESS) r = vk->BeginCommandBuffer(list->buffer, &info);
+    if (r != VK_SUCCESS) {
+        rg_vk_fail(list->gpu, r, "recording", &list->first);
+        return;
+    }
+    if (list->stamps) vk->CmdResetQueryPool(list->buffer, list->queries, 0, list->query_cap);
+    see_earlier(list);
+}
+
+static void stamp(rg_gpu_list *list, uint32_t query) {
+    if (!list->stamps || query >= list->query_cap) return;
+    list->gpu->instance.vk.CmdWriteTimestamp(list->buffer, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT,
+                                             list->queries, query);
+}
+
+/* Binds and pushes; false when the list has failed. */
+static bool prepare(rg_gpu_list *list, const rg_gpu_kernel *kernel, const void *push,
+                    size_t push_bytes) {
+    RG_ASSERT(push_bytes <= RG_GPU_PUSH_BYTES_MAX && push_bytes % 4 == 0);
+    if (list->first.code != RG_OK) return false;
+    const rg_vk *vk = &list->gpu->instance.vk;
+    const VkPipeline p = rg_vk_pipeline_get(list->gpu, kernel, &list->first);
+    if (!p) {
+        if (list->first.code == RG_OK) list->first.code = RG_NOMEM;
+        return false;
+    }
+    if (p != list->bound) vk->CmdBindPipeline(list->buffer, VK_PIPELINE_BIND_POINT_COMPUTE, p);
+    list->bound = p;
+    vk->CmdPushConstants(list->buffer, list->gpu->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
+                         (uint32_t)push_bytes, push);
+    if (list->stamps && list->n_dispatch < list->query_cap / 2)
+        list->times[list->n_dispatch] = (rg_gpu_time){.program = kernel->program};
+    stamp(list, 2 * list->n_dispatch);
+    return true;
+}
+
+static void finish(rg_gpu_list *list) {
+    stamp(list, 2 * list->n_dispatch + 1);
+    list->n_dispatch++;
+}
+
+void rg_gpu_dispatch(rg_gpu_list *list, const rg_gpu_kernel *kernel, const void *push,
+                     size_t push_bytes, rg_gpu_grid grid) {
+    if (!grid.x || !grid.y || !grid.z || !prepare(list, kernel, push, push_bytes)) return;
+    list->gpu->instance.vk.CmdDispatch(list->buffer, grid.x, grid.y, grid.z);
+    finish(list);
+}
+
+void rg_gpu_dispatch_indirect(rg_gpu_list *list, const rg_gpu_kernel *kernel, const void *push,
+                              size_t push_bytes, const rg_gpu_buffer *grid, size_t offset) {
+    if (!prepare(list, kernel, push, push_bytes)) return;
+    list->gpu->instance.vk.CmdDispatchIndirect(list->buffer, (VkBuffer)grid->handle, offset);
+    finish(list);
+}
+
+void rg_gpu_barrier(rg_gpu_list *list) {
+    if (list->first.code != RG_OK) return;
+    const VkMemoryBarrier memory = {
+        .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
+        .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
+        .dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT |
+                         VK_ACCESS_INDIRECT_COMMAND_READ_BIT | VK_ACCESS_TRANSFER_READ_BIT |
+                         VK_ACCESS_TRANSFER_WRITE_BIT};
+    const VkPipelineStageFlags work =
+        VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT;
+    list->gpu->instance.vk.CmdPipelineBarrier(list->buffer, work,
+                                              work | VK_PIPELINE_STAGE_DRAW_INDIRECT_BIT, 0, 1,
+                                              &memory, 0, NULL, 0, NULL);
+    list->n_barrier++;
+}
+
+void rg_gpu_copy(rg_gpu_list *list, const rg_gpu_buffer *dst, size_t dst_offset,
+                 const rg_gpu_buffer *src, size_t src_offset, size_t bytes) {
+    if (list->first.code != RG_OK || !bytes) return;
+    const VkBufferCopy region = {.srcOffset = src_offset, .dstOffset = dst_offset, .size = bytes};
+    list->gpu->instance.vk.CmdCopyBuffer(list->buffer, (VkBuffer)src->handle, (VkBuffer)dst->handle,
+                                         1, &region);
+}
+
+void rg_gpu_fill(rg_gpu_list *list, const rg_gpu_buffer *b, size_t offset, size_t bytes,
+                 uint32_t word) {
+    if (list->first.code != RG_OK || !bytes) return;
+    list->gpu->instance.vk.CmdFillBuffer(list->buffer, (VkBuffer)b->handle, offset, bytes, word);
+}
+
+/* Behind the last write: what the host may read once the list is done. */
+static void show_host(const rg_gpu_list *list) {
+    const VkMemoryBarrier memory = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
+                                    .srcAccessMask =
+                                        VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
+                                    .dstAccessMask = VK_ACCESS_HOST_READ_BIT};
+    list->gpu->instance.vk.CmdPipelineBarrier(
+        list->buffer, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
+        VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &memory, 0, NULL, 0, NULL);
+}
+
+rg_code rg_gpu_list_end(rg_gpu_list *list, rg_status *st) {
+    if (list->first.code != RG_OK) {
+        if (st && st->code == RG_OK) *st = list->first;
+        return list->first.code;
+    }
+    show_host(list);
+    const VkResult r = list->gpu->instance.vk.EndCommandBuffer(list->buffer);
+    return r == VK_SUCCESS ? RG_OK : rg_vk_fail(list->gpu, r, "recording", st);
+}
+
+uint32_t rg_gpu_list_dispatches(const rg_gpu_list *list) {
+    return list->n_dispatch;
+}
+uint32_t rg_gpu_list_barriers(const rg_gpu_list *list) {
+    return list->n_barrier;
+}
+
+const rg_gpu_time *rg_gpu_list_times(rg_gpu_list *list, uint32_t *n) {
+    *n = 0;
+    if (!list->stamps) return NULL;
+    const uint32_t cap = list->query_cap / 2;
+    const uint32_t count = list->n_dispatch < cap ? list->n_dispatch : cap;
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t ticks[2] = {0, 0};
+        const VkResult r = list->gpu->instance.vk.GetQueryPoolResults(
+            list->gpu->device, list->queries, 2 * i, 2, sizeof ticks, ticks, sizeof ticks[0],
+            VK_QUERY_RESULT_64_BIT);
+        if (r != VK_SUCCESS) return NULL;
+        list->times[i].ns = (uint64_t)((double)(ticks[1] - ticks[0]) * list->gpu->info.stamp_ns);
+    }
+    *n = count;
+    return list->times;
+}

@@ -1,0 +1,31 @@
+#!/bin/bash
+# Puts what a GPU measurement needs on another machine into one folder: programs, their shared
+# libraries, the Vulkan loader and validation layer, small models. tools/gpu_bundle.sh DIR
+# There: DIR/gpu_measure.sh OUT (bare Linux of the same processor family with a GPU driver).
+set -eu
+cd "$(dirname "$0")/.."
+dir=${1:?folder}
+mkdir -p "$dir/lib" "$dir/layers" "$dir/models"
+cmake --preset release -DRG_TESTS=OFF >/dev/null
+cmake --build --preset release -j "${JOBS:-2}" --target regolith gpu_bench gpu_profile
+cp build/release/regolith build/release/bench/gpu_bench build/release/bench/gpu_profile "$dir/"
+cp tools/gpu_measure.sh "$dir/"
+cp models/regolith-demo-q4.gguf tests/data/tiny/a-mix.gguf tests/data/tiny/a-mix.ids \
+    tests/data/tiny/c-f32.gguf tests/data/tiny/c-f32.ids "$dir/models/"
+cp tests/data/demo/heldout.txt "$dir/models/"
+# Everything but the C library itself, which must be the target's own.
+layer=$(find /usr/lib -name 'libVkLayer_khronos_validation.so' 2>/dev/null | head -1)
+for program in "$dir/regolith" "$dir/gpu_profile" $layer; do
+    ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// {print $3}'
+done | sort -u | grep -v -E '/(libc|libm|libpthread|libdl)\.so' | while read -r lib; do
+    cp -L "$lib" "$dir/lib/"
+done
+loader=$(ldconfig -p | awk '/libvulkan\.so\.1 / {print $NF; exit}')
+[ -z "$loader" ] || cp -L "$loader" "$dir/lib/libvulkan.so.1"
+if [ -n "$layer" ]; then
+    cp -L "$layer" "$dir/layers/"
+    sed 's|"library_path": *"[^"]*"|"library_path": "./libVkLayer_khronos_validation.so"|' \
+        /usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json \
+        >"$dir/layers/VkLayer_khronos_validation.json"
+fi
+du -sh "$dir"
