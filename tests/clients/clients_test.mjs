@@ -61,6 +61,7 @@ const tests = {
     assert.equal(r.choices[0].finish_reason, "stop");
     assert.equal(r.usage.total_tokens, r.usage.prompt_tokens + r.usage.completion_tokens);
     assert.equal((await openai.models.list()).data[0].id, MODEL);
+    assert.equal((await openai.models.retrieve(MODEL)).id, MODEL);
   },
   async "openai: stream"() {
     let text = "", usage = null;
