@@ -40,7 +40,7 @@ const PARAMETERS = { type: "object", properties: { city: { type: "string" } }, r
 const TOOL = { type: "function", function: { name: "get_weather",
   description: "Report the weather in a town.", parameters: PARAMETERS } };
 const TOOL_A = { name: "get_weather", description: "Report the weather in a town.", input_schema: PARAMETERS };
-const LONG = ask(Array(1700).fill("kindness abscond").join(" "));
+const LONG = ask(Array(500).fill("kindness abscond").join(" "));
 const sleep = (ms) => new Promise((r) => setTimeout(r, ms));
 const health = async () => (await fetch(`${url}/health`)).json();
 
