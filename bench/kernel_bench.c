@@ -1,5 +1,7 @@
 /* Micro-benchmark of rg_ops.mul: each type against the ceilings of the machine, measured in the
- * same run. kernel_bench [threads] [type ...]. One TSV line for each type and number of columns.
+ * same minute. kernel_bench [threads] [type ...] [mib=N] [cols=N]. One TSV line for each type and
+ * number of columns. mib: weights to run over; a few stay in the caches and show the cost of
+ * unpacking alone.
  *
  * Ceilings: reading = a plain sum over a block larger than the caches; integers = chained byte dots
  * that never leave the registers, only on AVX-512 (0 elsewhere).
@@ -24,7 +26,7 @@ typedef struct bench_job {
     const rg_ops *ops;
     rg_mat w;
     rg_act x;
-    uint32_t n;
+    uint32_t n, turns; /* columns; repetitions inside one measurement */
     float *y;
     uint8_t *scratch;
     size_t scratch_bytes;
@@ -34,8 +36,10 @@ typedef struct bench_job {
 
 static void mul_share(void *arg, size_t begin, size_t end, int thread) {
     bench_job *j = arg;
-    j->ops->mul(&j->w, (uint32_t)begin, (uint32_t)end, &j->x, NULL, NULL, j->n, j->y, j->w.n_out,
-                j->scratch + (size_t)thread * j->scratch_bytes);
+    for (uint32_t t = 0; t < j->turns; t++) {
+        j->ops->mul(&j->w, (uint32_t)begin, (uint32_t)end, &j->x, NULL, NULL, j->n, j->y,
+                    j->w.n_out, j->scratch + (size_t)thread * j->scratch_bytes);
+    }
 }
 
 static void read_share(void *arg, size_t begin, size_t end, int thread) {
@@ -49,22 +53,34 @@ static void read_share(void *arg, size_t begin, size_t end, int thread) {
     atomic_fetch_add(&j->sink, s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7]);
 }
 
-#define PEAK_TURNS 4000000u
+#define PEAK_TURNS 2000000u
 #if defined(__x86_64__)
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni"))) static uint64_t peak_loop(void) {
-    __m512i acc[12], a = _mm512_set1_epi8(3), b = _mm512_set1_epi8(2);
-    for (int i = 0; i < 12; i++)
-        acc[i] = _mm512_setzero_si512();
+    __m512i a = _mm512_set1_epi8(3), b = _mm512_set1_epi8(2), z = _mm512_setzero_si512();
+    __m512i c0 = z, c1 = z, c2 = z, c3 = z, c4 = z, c5 = z, c6 = z, c7 = z, c8 = z, c9 = z;
+    __m512i c10 = z, c11 = z;
+#define TURN(c)                                                                                    \
+    c = _mm512_dpbusd_epi32(c, a, b);                                                              \
+    __asm__ volatile("" : "+v"(c)) /* names, not an array: gcc keeps arrays in memory */
     for (uint32_t t = 0; t < PEAK_TURNS; t++) {
-#pragma GCC unroll 12
-        for (int i = 0; i < 12; i++) { /* unrolled, or the sums would live in memory */
-            acc[i] = _mm512_dpbusd_epi32(acc[i], a, b);
-            __asm__ volatile("" : "+v"(acc[i]));
-        }
+        TURN(c0);
+        TURN(c1);
+        TURN(c2);
+        TURN(c3);
+        TURN(c4);
+        TURN(c5);
+        TURN(c6);
+        TURN(c7);
+        TURN(c8);
+        TURN(c9);
+        TURN(c10);
+        TURN(c11);
     }
-    uint64_t s = 0;
-    for (int i = 0; i < 12; i++)
-        s += (uint64_t)_mm512_reduce_add_epi32(acc[i]);
+    const __m512i x = _mm512_add_epi32(_mm512_add_epi32(c0, c1), _mm512_add_epi32(c2, c3));
+    const __m512i y = _mm512_add_epi32(_mm512_add_epi32(c4, c5), _mm512_add_epi32(c6, c7));
+    const __m512i w = _mm512_add_epi32(_mm512_add_epi32(c8, c9), _mm512_add_epi32(c10, c11));
+    const uint64_t s =
+        (uint64_t)_mm512_reduce_add_epi32(_mm512_add_epi32(x, _mm512_add_epi32(y, w)));
     return s;
 }
 #endif
@@ -107,10 +123,22 @@ static void fill_activations(bench_job *j, float *f32, int8_t *codes, float *sca
 
 static bool wanted(const char *name, int argc, char **argv) {
     if (argc <= 2) return true;
+    bool any = false;
     for (int i = 2; i < argc; i++) {
         if (strcmp(argv[i], name) == 0) return true;
+        any = any || !strchr(argv[i], '=');
     }
-    return false;
+    return !any;
+}
+
+/* The number after `key`, e.g. "mib=", or `fallback`. */
+static size_t option(const char *key, size_t fallback, int argc, char **argv) {
+    for (int i = 2; i < argc; i++) {
+        if (strncmp(argv[i], key, strlen(key)) == 0) {
+            return (size_t)strtoul(argv[i] + strlen(key), NULL, 10);
+        }
+    }
+    return fallback;
 }
 
 int main(int argc, char **argv) {
@@ -128,15 +156,10 @@ int main(int argc, char **argv) {
             (rg_random_u64(1, i) & 0x03FF03FF03FF03FFu) | 0x3800380038003800u;
     }
     j.read = weights;
-    const double read_gb =
-        (double)WEIGHT_BYTES / best_s(pool, WEIGHT_BYTES / 8, 8, read_share, &j) * 1e-9;
-    double peak = 0;
-    if (level == RG_CPU_X86_V4) {
-        peak = (double)threads * PEAK_TURNS * 12 * 64 /
-               best_s(pool, (size_t)threads, 1, peak_share, &j) * 1e-9;
-    }
-    printf("# level %s threads %d read_gb_s %.1f int8_gmac_s %.0f\n", rg_cpu_level_name(level),
-           threads, read_gb, peak);
+    const size_t weight_bytes = option("mib=", WEIGHT_BYTES >> 20, argc, argv) << 20;
+    const size_t only = option("cols=", 0, argc, argv);
+    if (weight_bytes == 0 || weight_bytes > WEIGHT_BYTES) return 1;
+    j.turns = (uint32_t)(WEIGHT_BYTES / weight_bytes);
     float *f32 = malloc((size_t)512 * N_IN * 4), *scales = malloc((size_t)512 * N_IN / 8);
     int8_t *codes = malloc((size_t)512 * N_IN);
     int16_t *sums = malloc((size_t)512 * N_IN / 8);
@@ -149,10 +172,20 @@ int main(int argc, char **argv) {
         const size_t row = rg_row_bytes((rg_type)id, n_in);
         fill_activations(&j, f32, codes, scales, sums, rg_act_form_of((rg_type)id, RG_KERNELS_AUTO),
                          n_in);
+        const double read_gb =
+            (double)WEIGHT_BYTES / best_s(pool, WEIGHT_BYTES / 8, 8, read_share, &j) * 1e-9;
+        double peak = 0;
+        if (level == RG_CPU_X86_V4) {
+            peak = (double)threads * PEAK_TURNS * 12 * 64 /
+                   best_s(pool, (size_t)threads, 1, peak_share, &j) * 1e-9;
+        }
+        printf("# level %s threads %d read_gb_s %.1f int8_gmac_s %.0f\n", rg_cpu_level_name(level),
+               threads, read_gb, peak);
         static const uint32_t columns[] = {1, 2, 4, 8, 32, 128, 512};
         for (size_t c = 0; c < RG_ARRAY_LEN(columns); c++) {
             j.n = columns[c];
-            const size_t rows_all = WEIGHT_BYTES / row;
+            if (only && j.n != only) continue;
+            const size_t rows_all = weight_bytes / row;
             const size_t rows_max = (size_t)200000000 / n_in / j.n * 4;
             const size_t rows = (rows_all < rows_max ? rows_all : rows_max) / 64 * 64;
             j.w = (rg_mat){.data = weights,
@@ -162,8 +195,8 @@ int main(int argc, char **argv) {
                            .row_bytes = row};
             j.y = malloc(rows * j.n * sizeof(float));
             const double s = best_s(pool, rows, 64, mul_share, &j);
-            const double gb = (double)(rows * row) / s * 1e-9;
-            const double mac = (double)rows * n_in * j.n / s * 1e-9;
+            const double gb = (double)(rows * row) * j.turns / s * 1e-9;
+            const double mac = (double)rows * n_in * j.n * j.turns / s * 1e-9;
             printf("%s\t%u\t%u\t%.1f GB/s\t%.0f %%\t%.1f GMAC/s\t%.0f %%\n", info->name, n_in, j.n,
                    gb, 100 * gb / read_gb, mac, peak > 0 ? 100 * mac / peak : 0.0);
             fflush(stdout);

@@ -91,6 +91,9 @@ typedef struct bench_job {
 /* cmd_bench.c */
 const char *bench_key_name(size_t key);
 
+/* bench_draft.c: the table of drafts. `opt` has a context. */
+int bench_drafts(const cli_options *opt);
+
 /* bench_arms.c: the settings that --ab asks for. Returns an exit code. */
 int bench_make_arms(bench_job *job);
 rg_code bench_take_room(bench_arm *arm, uint32_t reps, rg_status *st);

@@ -44,6 +44,13 @@ typedef struct cli_options {
     const char *faults;
     const char *trace;   /* record there */
     const char *profile; /* usage profile, or "off" */
+    /* drafts */
+    rg_draft_mode draft;
+    uint32_t draft_max; /* 0 = default */
+    bool draft_fixed;
+    bool logits_hash; /* of the logits that tokens were chosen from */
+    const char *draft_model;
+    bool mtp_stream_norm;
     float moce;
     uint32_t moce_slots;
     const char *pack; /* FILE or off */
@@ -165,6 +172,8 @@ void cli_cancel_on_interrupt(rg_session *session);
 /* profile.c */
 /* The "profile:" line on standard error. */
 void cli_print_profile(const rg_engine *engine, const rg_session *session);
+/* The session options that the flags stand for. */
+rg_session_options cli_session_options(const cli_options *opt, uint32_t n_ctx);
 /* The receipt of cache-aware routing on standard error. */
 void cli_print_moce(const rg_moce_receipt *m, float lambda);
 

@@ -68,7 +68,7 @@ static rg_code open_arm(bench_job *job, bench_arm *arm, rg_status *st) {
     rg_engine_get_info(arm->engine, &arm->info);
     RG_TRY(take_ids(job, arm, st));
     RG_TRY(bench_take_room(arm, job->opt->reps, st));
-    const rg_session_options so = {.n_ctx = arm->opt.ctx, .kv = arm->opt.kv};
+    const rg_session_options so = cli_session_options(&arm->opt, arm->opt.ctx);
     RG_TRY(rg_session_create(&arm->session, arm->engine, &so, st));
     const bool streams = arm->info.arena_bytes && !arm->opt.io_null;
     if (job->ceiling_gb_s <= 0 && streams) {
@@ -169,6 +169,11 @@ int cli_bench(const cli_options *opt) {
     if (code != CLI_OK) return code;
     cli_options o = *opt;
     if (!o.ctx) o.ctx = o.n_prompt + o.n_gen + 1;
+    if (o.draft != RG_DRAFT_OFF && !o.n_ab) {
+        code = bench_drafts(&o);
+        const int flushed = cli_finish_output();
+        return code == CLI_OK ? flushed : code;
+    }
     rg_status st = {0};
     bench_job *job = rg_alloc(1, sizeof *job, &st);
     if (!job) return cli_fail(&st);

@@ -1,17 +1,20 @@
 /* regolith run: one generation. */
 #include <jansson.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "forge/forge.h"
-#include "cli/cli.h"
+#include "cli/draft_print.h"
 
 typedef struct run_output {
     const cli_options *opt;
     rg_buf text; /* for --json */
     int32_t *ids;
     size_t n_ids, cap;
-    bool failed; /* no memory for the JSON */
-    bool shown;  /* something went to standard output */
+    bool failed;        /* no memory for the JSON */
+    bool shown;         /* something went to standard output */
+    XXH3_state_t *hash; /* of the logits; NULL: not wanted */
+    size_t n_vocab;
 } run_output;
 
 static rg_str str_of(const char *s) {
@@ -50,6 +53,13 @@ static bool on_token(void *user, int32_t id) {
         return cli_flush();
     }
     return true;
+}
+
+static rg_code on_logits(void *user, uint32_t position, const float *logits, rg_status *st) {
+    const run_output *o = user;
+    (void)position, (void)st;
+    XXH3_128bits_update(o->hash, logits, o->n_vocab * sizeof *logits);
+    return RG_OK;
 }
 
 /* The prompt text: raw, or one user turn under the chat template. */
@@ -117,6 +127,20 @@ static int print_json(const rg_session *session, const run_output *o, const rg_g
         json_object_set_new(root, "moce_changed", json_integer((json_int_t)r->moce.routes_changed));
         json_object_set_new(root, "moce_mass_moved", json_real(r->moce.mass_moved));
     }
+    if (root && o->hash) {
+        const XXH128_hash_t h = XXH3_128bits_digest(o->hash);
+        char text[33];
+        snprintf(text, sizeof text, "%016llx%016llx", (unsigned long long)h.high64,
+                 (unsigned long long)h.low64);
+        json_object_set_new(root, "logits_hash", json_string(text));
+    }
+    rg_draft_stats d;
+    rg_session_get_draft_stats(session, &d);
+    if (root && o->opt->draft != RG_DRAFT_OFF) {
+        json_object_set_new(root, "draft_offered", json_integer((json_int_t)d.offered));
+        json_object_set_new(root, "draft_accepted", json_integer((json_int_t)d.accepted));
+        json_object_set_new(root, "draft", cli_draft_json(&d));
+    }
     if (!root || json_dumpf(root, stdout, JSON_INDENT(2)) != 0) {
         json_decref(root);
         const rg_status st = {.code = RG_NOMEM, .message = "cannot write JSON"};
@@ -128,8 +152,9 @@ static int print_json(const rg_session *session, const run_output *o, const rg_g
 }
 
 static int generate(rg_session *session, const cli_options *opt, const int32_t *ids, size_t n,
-                    rg_status *st) {
-    run_output o = {.opt = opt};
+                    size_t n_vocab, rg_status *st) {
+    run_output o = {.opt = opt, .n_vocab = n_vocab};
+    if (opt->logits_hash && (o.hash = XXH3_createState())) XXH3_128bits_reset(o.hash);
     const rg_generate_options g = {.sampling = opt->sampling,
                                    .moce = opt->moce,
                                    .moce_slots = opt->moce_slots,
@@ -140,6 +165,7 @@ static int generate(rg_session *session, const cli_options *opt, const int32_t *
                                    .n_stop = opt->n_stop,
                                    .on_token = on_token,
                                    .on_text = on_text,
+                                   .on_logits = o.hash ? on_logits : NULL,
                                    .user = &o};
     rg_generate_result result = {0};
     rg_code rc = rg_session_eval(session, ids, n, 0, NULL, NULL, st);
@@ -155,6 +181,7 @@ static int generate(rg_session *session, const cli_options *opt, const int32_t *
     if (rc == RG_OK && opt->moce > 0) cli_print_moce(&result.moce, opt->moce);
     rg_buf_deinit(&o.text);
     rg_free(o.ids);
+    XXH3_freeState(o.hash);
     return code;
 }
 
@@ -169,10 +196,12 @@ int cli_run(const cli_options *opt) {
     int code = CLI_FAILURE;
     if (cli_open_engine(opt, &engine, &st) == RG_OK &&
         prompt_ids(engine, opt, &ids, &n, &st) == RG_OK) {
-        const rg_session_options so = {.n_ctx = context_for(engine, opt, n), .kv = opt->kv};
+        const rg_session_options so = cli_session_options(opt, context_for(engine, opt, n));
         if (rg_session_create(&session, engine, &so, &st) == RG_OK) {
             cli_cancel_on_interrupt(session);
-            code = generate(session, opt, ids, n, &st);
+            rg_engine_info info;
+            rg_engine_get_info(engine, &info);
+            code = generate(session, opt, ids, n, info.n_vocab, &st);
             cli_cancel_on_interrupt(NULL);
             cli_print_profile(engine, session);
         }

@@ -11,7 +11,7 @@
 
 /* Groups: m model, e engine, i text input, I ids input, g generation, s sampling, l logits,
  * t tokenize, j json, c chat, f file, x context, b bench, k kld, y synth, d doctor, M routing,
- * r replay, o output file, S server. */
+ * r replay, o output file, S server, D drafts. */
 typedef struct flag {
     char group;
     char letter; /* 0 = none */
@@ -43,6 +43,12 @@ static const flag flags[] = {
     {'e', 0, "faults", "SPEC", NULL},
     {'e', 0, "trace", "FILE", "record what is asked of the experts (see trace replay)"},
     {'e', 0, "profile", "FILE|off", "usage profile to start warm from (default MODEL.rgprofile)"},
+    {'D', 0, "draft", "off|mtp|suffix|auto", "guess ahead; the text stays the same (default off)"},
+    {'D', 0, "draft-max", "N", "guesses in a window, 1..7 (default 4)"},
+    {'D', 0, "draft-fixed", NULL, NULL},
+    {'D', 0, "logits-hash", NULL, NULL},
+    {'e', 0, "draft-model", "FILE", "a file with the draft block, for a model without one"},
+    {'e', 0, "mtp-hnorm", "global|stream", "the draft block's hidden norm (default global)"},
     {'M', 0, "moce", "L", "prefer experts in memory by 0..1 in decode; text changes (default 0)"},
     {'M', 0, "moce-slots", "N", NULL},
     {'r', 0, "arena-experts", "N,N,...", "arenas, in slots of the largest expert"},
@@ -298,26 +304,45 @@ static bool set_plain(const flag *f, const char *text, cli_options *o) {
     const struct {
         const char *name;
         bool *on;
-    } switches[] = {{"no-mtp", &o->no_mtp},       {"raw", &o->raw},
-                    {"no-think", &o->no_think},   {"ignore-eos", &o->ignore_eos},
-                    {"print-ids", &o->print_ids}, {"show-special", &o->show_special},
-                    {"hash", &o->hash},           {"special", &o->parse_special},
-                    {"json", &o->json},           {"fused", &o->fused},
-                    {"overwrite", &o->overwrite}, {"quick", &o->quick},
-                    {"mlock", &o->mlock},         {"cold", &o->cold},
-                    {"generate", &o->generate}};
+    } switches[] = {{"no-mtp", &o->no_mtp},
+                    {"raw", &o->raw},
+                    {"no-think", &o->no_think},
+                    {"ignore-eos", &o->ignore_eos},
+                    {"print-ids", &o->print_ids},
+                    {"show-special", &o->show_special},
+                    {"hash", &o->hash},
+                    {"special", &o->parse_special},
+                    {"json", &o->json},
+                    {"fused", &o->fused},
+                    {"overwrite", &o->overwrite},
+                    {"quick", &o->quick},
+                    {"mlock", &o->mlock},
+                    {"cold", &o->cold},
+                    {"generate", &o->generate},
+                    {"draft-fixed", &o->draft_fixed},
+                    {"logits-hash", &o->logits_hash}};
     const struct {
         const char *name;
         const char **to;
-    } strings[] = {{"save", &o->save},         {"csv", &o->csv},
-                   {"prompt", &o->prompt},     {"file", &o->file},
-                   {"ids", &o->ids},           {"system", &o->system},
-                   {"out", &o->out},           {"chat-template", &o->chat_template},
-                   {"ref", &o->ref},           {"dump", &o->dump},
-                   {"dump-ref", &o->dump_ref}, {"faults", &o->faults},
-                   {"preset", &o->preset},     {"default-type", &o->type_default},
-                   {"pack", &o->pack},         {"reasoning-effort", &o->effort},
-                   {"trace", &o->trace},       {"profile", &o->profile}};
+    } strings[] = {{"save", &o->save},
+                   {"csv", &o->csv},
+                   {"prompt", &o->prompt},
+                   {"file", &o->file},
+                   {"ids", &o->ids},
+                   {"system", &o->system},
+                   {"out", &o->out},
+                   {"chat-template", &o->chat_template},
+                   {"ref", &o->ref},
+                   {"dump", &o->dump},
+                   {"dump-ref", &o->dump_ref},
+                   {"faults", &o->faults},
+                   {"preset", &o->preset},
+                   {"default-type", &o->type_default},
+                   {"pack", &o->pack},
+                   {"reasoning-effort", &o->effort},
+                   {"trace", &o->trace},
+                   {"profile", &o->profile},
+                   {"draft-model", &o->draft_model}};
     for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) {
         if (is(f, switches[i].name)) {
             *switches[i].on = true;
@@ -480,6 +505,23 @@ static int set_routing(const flag *f, const value *v, cli_options *o) {
     return rc == CLI_OK && !(o->moce >= 0 && o->moce <= 1) ? bad(v, "a number in 0..1") : rc;
 }
 
+static int set_draft(const flag *f, const value *v, cli_options *o) {
+    static const char *const modes[] = {"off", "mtp", "suffix", "auto"};
+    static const char *const extents[] = {"global", "stream"};
+    int choice = 0, rc = CLI_OK;
+    if (is(f, "draft")) {
+        rc = parse_choice(v, modes, 4, &choice);
+        if (rc == CLI_OK) o->draft = (rg_draft_mode)choice;
+    } else if (is(f, "draft-max")) {
+        rc = parse_u32(v, RG_DRAFTS_MAX, &o->draft_max);
+        if (rc == CLI_OK && !o->draft_max) rc = bad(v, "a whole number in 1..7");
+    } else if (is(f, "mtp-hnorm")) {
+        rc = parse_choice(v, extents, 2, &choice);
+        o->mtp_stream_norm = choice == 1;
+    }
+    return rc;
+}
+
 static int set_value(const flag *f, const value *v, cli_options *o) {
     static const char *const kernels[] = {"auto", "ref"}, *const kv[] = {"f16", "f32"};
     static const char *const backends[] = {"cpu"};
@@ -488,6 +530,7 @@ static int set_value(const flag *f, const value *v, cli_options *o) {
     if (f->group == 'M') return set_routing(f, v, o);
     if (f->group == 'S') return set_serve(f, v, o);
     if (set_plain(f, v->text, o)) return CLI_OK;
+    if (f->group == 'D' || is(f, "mtp-hnorm")) return set_draft(f, v, o);
     if (f->group == 's') return set_sampling(f, v, o);
     if (f->group == 'y') return set_synth(f, v, o);
     if (is(f, "model")) return add_model(v, o);

@@ -72,6 +72,23 @@ static void log_line(void *user, rg_log_level level, const char *line) {
     fprintf(stderr, "regolith: %s: %s\n", names[level], line);
 }
 
+static bool uses_mtp(const cli_options *opt) {
+    return opt->draft == RG_DRAFT_MTP || opt->draft == RG_DRAFT_AUTO;
+}
+
+static uint32_t draft_max(const cli_options *opt) {
+    if (opt->draft == RG_DRAFT_OFF) return 0;
+    return opt->draft_max ? opt->draft_max : RG_DRAFT_DEFAULT;
+}
+
+rg_session_options cli_session_options(const cli_options *opt, uint32_t n_ctx) {
+    return (rg_session_options){.n_ctx = n_ctx,
+                                .kv = opt->kv,
+                                .draft = opt->draft,
+                                .draft_max = draft_max(opt),
+                                .draft_fixed = opt->draft_fixed};
+}
+
 rg_engine_options cli_engine_options(const cli_options *opt) {
     const bool serves = opt->command->run == cli_serve;
     return (rg_engine_options){.model_path = opt->model,
@@ -81,6 +98,10 @@ rg_engine_options cli_engine_options(const cli_options *opt) {
                                .kernels = opt->kernels,
                                .chunk = opt->chunk,
                                .no_mtp = opt->no_mtp,
+                               .draft_model_path = opt->draft_model,
+                               .mtp_stream_norm = opt->mtp_stream_norm,
+                               .plan_mtp = uses_mtp(opt),
+                               .plan_draft_max = draft_max(opt),
                                .ram_bytes = opt->ram,
                                .arena_bytes = opt->arena,
                                .arena_experts = opt->arena_experts,

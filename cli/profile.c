@@ -1,4 +1,4 @@
-#include "cli/cli.h"
+#include "cli/draft_print.h"
 
 static double rate(uint64_t tokens, double ms) {
     return ms > 0 ? 1e3 * (double)tokens / ms : 0;
@@ -44,13 +44,20 @@ void cli_print_profile(const rg_engine *engine, const rg_session *session) {
     rg_engine_get_meters(engine, &m);
     if (info.arena_bytes) print_stream(&info, &m);
     if (m.ngram_reads) print_ngram(&m);
+    cli_print_drafts(session);
+    char drafts[64] = "";
+    if (m.draft_offered) {
+        snprintf(drafts, sizeof drafts, ", drafts %llu of %llu",
+                 (unsigned long long)m.draft_accepted, (unsigned long long)m.draft_offered);
+    }
     fprintf(stderr,
             "profile: load %.0f ms, prefill %llu tokens %.1f tok/s, first token %.0f ms, decode "
-            "%llu tokens %.1f tok/s; compute %.0f ms, wait %.0f ms, host %.1f ms; %d threads %s, "
+            "%llu tokens %.1f tok/s%s; compute %.0f ms, wait %.0f ms, host %.1f ms; %d threads %s, "
             "weights %.1f MiB, state %.1f MiB, peak %.1f MiB, %llu major faults\n",
             info.load_ms, (unsigned long long)s.prefill_tokens,
             rate(s.prefill_tokens, s.prefill_ms), s.ttft_ms, (unsigned long long)s.decode_tokens,
-            rate(s.decode_tokens, s.decode_ms), m.compute_ms, m.wait_ms, m.host_ms, info.n_threads,
-            info.cpu_level, (double)info.weight_bytes / 0x1p20, (double)s.state_bytes / 0x1p20,
-            (double)m.rss_peak_bytes / 0x1p20, (unsigned long long)m.major_faults);
+            rate(s.decode_tokens, s.decode_ms), drafts, m.compute_ms, m.wait_ms, m.host_ms,
+            info.n_threads, info.cpu_level, (double)info.weight_bytes / 0x1p20,
+            (double)s.state_bytes / 0x1p20, (double)m.rss_peak_bytes / 0x1p20,
+            (unsigned long long)m.major_faults);
 }

@@ -90,6 +90,9 @@ typedef struct rg_engine_options {
     rg_kernel_set kernels;
     uint32_t chunk; /* tokens of a prefill chunk; 0 = default */
     bool no_mtp;    /* leave the draft block out */
+    /* A file that holds the draft block alone, for a model without one; NULL = none. */
+    const char *draft_model_path;
+    bool mtp_stream_norm; /* the draft block's hidden norm: a mean for each stream, not one */
 
     /* Memory. ram_bytes is the whole budget: trunk, state, scratch and experts stay below it; 0 =
      * what is free. Experts that do not fit stream from the drive through an arena. arena_bytes or
@@ -102,6 +105,7 @@ typedef struct rg_engine_options {
     bool plan_mtp;           /* likewise */
     uint32_t n_session;      /* sessions at once; 0 = 1 */
     uint64_t snapshot_bytes; /* of all snapshots at once */
+    uint32_t plan_draft_max; /* likewise */
     bool lock_memory;
 
     /* Reads. */
@@ -284,6 +288,60 @@ typedef struct rg_sampling_params {
 /* temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, no penalty (window 64), seed 0, no bias. */
 RG_API rg_sampling_params rg_sampling_defaults(void);
 
+/* ---- drafts --------------------------------------------------------------------------------- */
+
+/* Speculation: several guessed tokens are evaluated in one window and the wrong ones are taken
+ * back. The tokens chosen and their logits are the same, bit by bit, as without. */
+
+#define RG_DRAFTS_MAX    7u /* guesses in a window */
+#define RG_DRAFT_DEFAULT 4u
+
+typedef enum rg_draft_mode {
+    RG_DRAFT_OFF,
+    RG_DRAFT_MTP,    /* of the model's draft block */
+    RG_DRAFT_SUFFIX, /* what followed the last time the text ended like this */
+    RG_DRAFT_AUTO    /* for each window the better of both, or none */
+} rg_draft_mode;
+
+#define RG_DRAFT_SOURCES(X)                                                                        \
+    X(NONE, "none")                                                                                \
+    X(MTP, "mtp")                                                                                  \
+    X(SUFFIX, "suffix")                                                                            \
+    X(CALLER, "caller")
+
+typedef enum rg_draft_source {
+#define RG_SOURCE_ENUM(name, text) RG_SOURCE_##name,
+    RG_DRAFT_SOURCES(RG_SOURCE_ENUM)
+#undef RG_SOURCE_ENUM
+        RG_SOURCE_COUNT
+} rg_draft_source;
+RG_API const char *rg_draft_source_text(rg_draft_source source);
+
+/* Windows of one source with one number of drafts. */
+typedef struct rg_draft_windows {
+    uint64_t n;
+    uint64_t tokens;     /* chosen from their rows */
+    uint64_t window_ns;  /* evaluating them */
+    uint64_t draft_ns;   /* making the drafts */
+    uint64_t experts;    /* distinct ones, summed over the layers */
+    uint64_t read_bytes; /* that came from the drive meanwhile */
+    uint64_t waves;      /* turns whose experts did not fit the arena at once */
+} rg_draft_windows;
+
+/* Since the session was created. */
+typedef struct rg_draft_stats {
+    rg_draft_windows windows[RG_SOURCE_COUNT][RG_DRAFTS_MAX + 1]; /* by number of drafts */
+    /* By position in the window: drafts whose predecessors were right, and those right themselves.
+     */
+    uint64_t tried[RG_SOURCE_COUNT][RG_DRAFTS_MAX], right[RG_SOURCE_COUNT][RG_DRAFTS_MAX];
+    uint64_t offered, accepted; /* all drafts */
+    /* What the next choice is made from: expected time of a window of [rows], 0 = not known; chance
+     * that a draft is right when those before it are. */
+    double window_ns[RG_DRAFTS_MAX + 2];
+    double chance[RG_SOURCE_COUNT][RG_DRAFTS_MAX];
+    uint32_t rows_max; /* rows that the arena has room for, as far as is known */
+} rg_draft_stats;
+
 /* ---- sessions ------------------------------------------------------------------------------- */
 
 /* Zeroed = defaults. */
@@ -291,6 +349,9 @@ typedef struct rg_session_options {
     uint32_t n_ctx; /* tokens it can hold; 0 = 4096 or the model's context, whichever is less */
     rg_kv_type kv;
     bool mtp; /* keep the draft block in step */
+    rg_draft_mode draft;
+    uint32_t draft_max; /* guesses in a window; 0 = RG_DRAFT_DEFAULT, or none with RG_DRAFT_OFF */
+    bool draft_fixed;   /* always that many, paying or not: for measurements and tests */
     /* Folder for raw intermediate values of every evaluated token (layout: engine/dump.h); NULL =
      * none. It must exist and hold no dump. */
     const char *dump_dir;
@@ -370,6 +431,11 @@ typedef struct rg_generate_options {
      * the generation. NULL = not wanted. */
     bool (*on_token)(void *user, int32_t id);
     bool (*on_text)(void *user, const char *text, size_t len);
+    /* The logits [n_vocab] that the token at `position` is chosen from, before on_token. */
+    rg_logits_fn *on_logits;
+    /* The caller's own guess of the tokens behind the last one given: fills ids [n_max], returns
+     * how many. 0: the session's drafts are used. Needs a session with draft_max. */
+    uint32_t (*on_draft)(void *user, int32_t *ids, uint32_t n_max);
     void *user;
 } rg_generate_options;
 
@@ -397,6 +463,8 @@ typedef struct rg_session_stats {
     uint64_t rss_peak_bytes; /* of the process */
 } rg_session_stats;
 RG_API void rg_session_get_stats(const rg_session *session, rg_session_stats *out);
+/* All zero without drafts. */
+RG_API void rg_session_get_draft_stats(const rg_session *session, rg_draft_stats *out);
 
 /* ---- several sessions at once --------------------------------------------------------------- */
 

@@ -33,6 +33,7 @@ struct rg_session {
     rg_engine *engine;
     rg_seq *seq;
     rg_seq_options options; /* of the sequence */
+    rg_drafter *drafter;    /* NULL: one token at a time */
     float *logits;          /* [n_vocab] of the last evaluated token */
     bool has_logits;
     int32_t pending; /* chosen, not evaluated; -1 = none */
@@ -46,5 +47,22 @@ struct rg_session {
 
 /* Evaluates the chosen token that the last generation left, if there is one. */
 rg_code rg_session_eval_pending(rg_session *s, rg_status *st);
+
+/* api_draft.c: windows with drafts. The session has a drafter and a pending token. */
+typedef struct rg_draft_call {
+    rg_sampler *sampler;
+    const rg_generate_options *opt;
+    uint32_t n_left; /* tokens that may still be given */
+} rg_draft_call;
+bool rg_session_drafts(const rg_session *s);
+rg_code rg_session_create_drafter(rg_session *s, const rg_session_options *opt, rg_status *st);
+/* What the options ask of a sequence. */
+void rg_session_draft_needs(rg_seq_options *seq, const rg_model *m, const rg_session_options *opt);
+rg_code rg_session_draft(rg_session *s, const rg_draft_call *call, rg_drafter_window *win,
+                         rg_status *st);
+/* Ends the window with its first n_kept rows; the logits of the last of them become the session's.
+ */
+rg_code rg_session_keep(rg_session *s, const rg_drafter_window *win, uint32_t n_kept,
+                        rg_status *st);
 
 #endif

@@ -42,6 +42,7 @@ static rg_code plan_with(rg_plan *plan, const rg_model *m, const rg_engine_optio
                                  .snapshot_bytes = opt->snapshot_bytes,
                                  .kv = opt->kv,
                                  .mtp = opt->plan_mtp && m->hp.n_mtp,
+                                 .draft_max = opt->plan_draft_max,
                                  .n_threads = opt->n_threads ? opt->n_threads : rg_cpu_count(),
                                  .pack = pack};
     return rg_plan_make(plan, m, &req, st);
@@ -131,6 +132,11 @@ static const char *find_profile(const rg_engine_options *opt, char *beside, size
     return beside;
 }
 
+static rg_code attach_drafts(rg_gguf *g, const rg_engine_options *opt, rg_status *st) {
+    if (!opt->draft_model_path || opt->no_mtp) return RG_OK;
+    return rg_gguf_attach(g, opt->draft_model_path, st);
+}
+
 static rg_code open_core(rg_engine *e, const rg_engine_options *opt, rg_status *st) {
     static const rg_stream_backend backends[] = {RG_STREAM_AUTO, RG_STREAM_URING, RG_STREAM_PREAD};
     static const rg_stream_direct directs[] = {RG_DIRECT_AUTO, RG_DIRECT_ON, RG_DIRECT_OFF};
@@ -140,7 +146,10 @@ static rg_code open_core(rg_engine *e, const rg_engine_options *opt, rg_status *
     if (opt->faults) RG_TRY(parse_faults(opt->faults, &faults, &poison, st));
     RG_TRY(make_plan(&e->plan, &e->pack, e->vocab.gguf, e->model, opt, st));
     e->kernels = opt->kernels;
-    e->planned = (rg_seq_options){.n_ctx = e->plan.n_ctx, .kv = opt->kv, .mtp = opt->plan_mtp};
+    e->planned = (rg_seq_options){.n_ctx = e->plan.n_ctx,
+                                  .kv = opt->kv,
+                                  .mtp = opt->plan_mtp,
+                                  .draft_max = opt->plan_draft_max};
     const int32_t lookahead = opt->lookahead == 0 ? -1 : opt->lookahead < 0 ? 0 : opt->lookahead;
     const rg_core_options core_opt = {.n_threads = opt->n_threads,
                                       .level = e->level,
@@ -160,6 +169,7 @@ static rg_code open_core(rg_engine *e, const rg_engine_options *opt, rg_status *
                                              .poison = poison != 0},
                                       .ple_cache_bytes = e->plan.ngram_cache_bytes,
                                       .ple_resident = e->plan.ngram_resident,
+                                      .mtp_stream_norm = opt->mtp_stream_norm,
                                       .trace_path = opt->trace_path,
                                       .profile_path = find_profile(opt, beside, sizeof beside),
                                       .profile_found = !opt->profile_path,
@@ -172,6 +182,7 @@ static rg_code open_core(rg_engine *e, const rg_engine_options *opt, rg_status *
 static rg_code open_parts(rg_engine *e, const rg_engine_options *opt, rg_status *st) {
     RG_TRY(rg_cpu_level_pick(&e->level, opt->cpu_level, st));
     RG_TRY(rg_gguf_open(&e->vocab.gguf, opt->model_path, st));
+    RG_TRY(attach_drafts(e->vocab.gguf, opt, st));
     const rg_model_options model_opt = {.no_mtp = opt->no_mtp};
     rg_code rc = rg_model_create(&e->model, e->vocab.gguf, &model_opt, st);
     if (rc == RG_OK) rc = rg_tokenizer_create(&e->vocab.tokenizer, e->vocab.gguf, st);
@@ -271,6 +282,7 @@ rg_code rg_plan_for(const rg_engine_options *opt, char **text, rg_status *st) {
     rg_plan plan;
     const rg_model_options model_opt = {.no_mtp = opt->no_mtp};
     rg_code rc = rg_vocab_open(&vocab, opt->model_path, st);
+    if (rc == RG_OK) rc = attach_drafts(vocab->gguf, opt, st);
     if (rc == RG_OK) rc = rg_model_create(&model, vocab->gguf, &model_opt, st);
     if (rc == RG_OK) rc = make_plan(&plan, &pack, vocab->gguf, model, opt, st);
     if (rc == RG_OK) rc = print_plan(&plan, text, st);
@@ -324,7 +336,9 @@ void rg_engine_get_meters(const rg_engine *e, rg_engine_meters *out) {
         .read_errors = m.read_errors,
         .evictions = m.evictions,
         .waves = m.waves,
-        .major_faults = rg_major_faults() - e->major_faults};
+        .major_faults = rg_major_faults() - e->major_faults,
+        .draft_offered = t.draft_offered,
+        .draft_accepted = t.draft_accepted};
 }
 
 size_t rg_engine_get_layer_meters(const rg_engine *e, rg_layer_meters *out, size_t cap) {

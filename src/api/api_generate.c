@@ -86,26 +86,56 @@ static rg_code show_token(generation *g, int32_t id, rg_status *st) {
     return show_text(g, false, st);
 }
 
-/* One token. */
-static rg_code step(generation *g, rg_status *st) {
+/* The token behind `position` - 1 from its logits; shows it. */
+static rg_code choose(generation *g, const float *logits, uint32_t position, int32_t *id,
+                      rg_status *st) {
     rg_session *s = g->s;
-    RG_TRY(rg_session_eval_pending(s, st));
-    const uint32_t position = rg_seq_length(s->seq);
     const uint64_t begin = rg_now_ns();
-    int32_t id = -1;
-    const rg_code rc = rg_sampler_pick(g->sampler, s->logits, position, &id, st);
+    const rg_code rc = rg_sampler_pick(g->sampler, logits, position, id, st);
     if (rc != RG_OK) return rg_context(st, rc, "sampling position %u", position);
-    RG_TRY(rg_sampler_accept(g->sampler, id, st));
-    s->pending = id;
+    RG_TRY(rg_sampler_accept(g->sampler, *id, st));
+    if (g->opt->on_logits) RG_TRY(g->opt->on_logits(g->opt->user, position, logits, st));
+    s->pending = *id;
     g->result.n_tokens++;
     if (s->stats.ttft_ms <= 0.0) s->stats.ttft_ms = (double)(rg_now_ns() - s->first_ns) * 1e-6;
-    RG_TRY(show_token(g, id, st));
+    RG_TRY(show_token(g, *id, st));
     const double host_ms = (double)(rg_now_ns() - begin) * 1e-6;
     s->stats.host_ms += host_ms;
     s->engine->host_ms += host_ms;
     if (g->opt->n_predict && g->result.n_tokens >= g->opt->n_predict) end(g, RG_FINISH_LENGTH);
     if (position >= rg_seq_capacity(s->seq)) end(g, RG_FINISH_CONTEXT);
     return RG_OK;
+}
+
+/* A window with drafts: each of its rows gives a token until one is not what was drafted. */
+static rg_code step_drafts(generation *g, rg_status *st) {
+    rg_session *s = g->s;
+    const size_t n_vocab = s->engine->model->hp.n_vocab;
+    const uint32_t position = rg_seq_length(s->seq) + 1;
+    const uint32_t most = g->opt->n_predict;
+    const rg_draft_call call = {.sampler = g->sampler,
+                                .opt = g->opt,
+                                .n_left = most ? most - g->result.n_tokens : UINT32_MAX};
+    rg_drafter_window win;
+    RG_TRY(rg_session_draft(s, &call, &win, st));
+    rg_code rc = RG_OK;
+    uint32_t n = 0;
+    for (bool right = true; right && n < win.n;) {
+        int32_t id = -1;
+        rc = choose(g, win.logits + n * n_vocab, position + n, &id, st);
+        n++;
+        right = rc == RG_OK && !g->ended && n < win.n && id == win.ids[n];
+    }
+    const rg_code kept = rg_session_keep(s, &win, n, st);
+    return rc == RG_OK ? kept : rc;
+}
+
+static rg_code step(generation *g, rg_status *st) {
+    rg_session *s = g->s;
+    if (rg_session_drafts(s)) return step_drafts(g, st);
+    RG_TRY(rg_session_eval_pending(s, st));
+    int32_t id = -1;
+    return choose(g, s->logits, rg_seq_length(s->seq), &id, st);
 }
 
 static rg_code run(generation *g, rg_status *st) {
@@ -131,6 +161,7 @@ rg_code rg_session_generate(rg_session *s, const rg_generate_options *opt, rg_ge
     const uint64_t begin = rg_now_ns();
     const double calls_ms = s->engine->call_ms; /* evaluations inside are part of this call */
     rg_buf_clear(&s->text);
+    if (s->drafter) rg_drafter_begin(s->drafter);
     rg_code rc = RG_OK;
     if (opt->moce != 0.0f) rc = rg_session_moce(s, opt->moce, opt->moce_slots, st);
     if (rc == RG_OK) rc = run(&g, st);

@@ -29,11 +29,13 @@ static rg_code create_parts(rg_session *s, const rg_session_options *opt, rg_sta
     const rg_hparams *hp = &s->engine->model->hp;
     rg_seq_options seq = {.n_ctx = opt->n_ctx, .kv = opt->kv, .mtp = opt->mtp};
     if (!seq.n_ctx) seq.n_ctx = s->engine->planned.n_ctx;
+    rg_session_draft_needs(&seq, s->engine->model, opt);
     RG_TRY(check_plan(s->engine, &seq, st));
     s->options = seq;
     RG_TRY(open_dump(s, opt, st));
     RG_TRY(rg_seq_create(&s->seq, s->engine->core, &seq, st));
     s->stats.state_bytes = rg_seq_bytes(s->seq);
+    RG_TRY(rg_session_create_drafter(s, opt, st));
     s->logits = rg_alloc(hp->n_vocab, sizeof *s->logits, st);
     return s->logits ? RG_OK : RG_NOMEM;
 }
@@ -57,6 +59,7 @@ rg_code rg_session_create(rg_session **out, rg_engine *engine, const rg_session_
 void rg_session_destroy(rg_session *s) {
     if (!s) return;
     rg_dump_destroy(s->dump);
+    rg_drafter_destroy(s->drafter);
     rg_seq_destroy(s->seq);
     rg_free(s->logits);
     rg_buf_deinit(&s->raw);

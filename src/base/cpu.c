@@ -51,7 +51,27 @@ bool rg_cpu_level_runs(rg_cpu_level level) {
         return false;
     }
 }
+
+rg_cpu_arm rg_cpu_arm_dot(void) {
+    return RG_CPU_ARM_PLAIN;
+}
 #elif defined(__aarch64__)
+#if defined(__linux__)
+#include <sys/auxv.h>
+
+/* Bits of the kernel's interface; older headers lack the names. */
+rg_cpu_arm rg_cpu_arm_dot(void) {
+    const bool dotprod = getauxval(AT_HWCAP) >> 20 & 1;
+    const bool i8mm = getauxval(AT_HWCAP2) >> 13 & 1;
+    if (!dotprod) return RG_CPU_ARM_PLAIN;
+    return i8mm ? RG_CPU_ARM_I8MM : RG_CPU_ARM_DOTPROD;
+}
+#else /* every Apple CPU of this architecture that runs a supported system has it */
+rg_cpu_arm rg_cpu_arm_dot(void) {
+    return RG_CPU_ARM_DOTPROD;
+}
+#endif
+
 static bool level_is_native(rg_cpu_level level) {
     return level == RG_CPU_SCALAR || level == RG_CPU_NEON;
 }
@@ -60,6 +80,10 @@ bool rg_cpu_level_runs(rg_cpu_level level) {
     return level_is_native(level);
 }
 #else
+rg_cpu_arm rg_cpu_arm_dot(void) {
+    return RG_CPU_ARM_PLAIN;
+}
+
 static bool level_is_native(rg_cpu_level level) {
     return level == RG_CPU_SCALAR;
 }

@@ -14,6 +14,16 @@ typedef enum rg_cpu_level {
     RG_CPU_LEVEL_COUNT
 } rg_cpu_level;
 
+/* Byte dot products of an aarch64 CPU, weakest first; each implies those before it. */
+typedef enum rg_cpu_arm {
+    RG_CPU_ARM_PLAIN,
+    RG_CPU_ARM_DOTPROD, /* sdot */
+    RG_CPU_ARM_I8MM     /* smmla */
+} rg_cpu_arm;
+
+/* What this machine has; plain on any other architecture. */
+rg_cpu_arm rg_cpu_arm_dot(void);
+
 /* Name as RG_CPU takes it: scalar, x86-64-v3, x86-64-v4, neon. */
 const char *rg_cpu_level_name(rg_cpu_level level);
 

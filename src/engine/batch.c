@@ -10,6 +10,7 @@ static rg_code check_part(const rg_core *core, const rg_batch_rows *p, const int
     if (seq->moce) {
         return rg_fail(st, RG_UNSUPPORTED, "cache-aware routing does not share windows");
     }
+    if (seq->opt.draft_max) return rg_fail(st, RG_UNSUPPORTED, "drafts do not share windows");
     if (p->n < 1 || p->n > seq->opt.n_ctx - seq->length) {
         return rg_fail(st, RG_INVALID, "%u tokens do not fit behind %u in a context of %u", p->n,
                        seq->length, seq->opt.n_ctx);
@@ -40,7 +41,8 @@ static rg_code make_segments(const rg_core *core, const rg_batch_rows *parts, ui
             return rg_fail(st, RG_INVALID, "more rows for one window than its %u", core->chunk);
         }
         RG_TRY(check_part(core, &parts[i], ids + *T, st));
-        segs[i] = (rg_segment){parts[i].seq, *T, parts[i].n, parts[i].seq->length};
+        segs[i] = (rg_segment){
+            .seq = parts[i].seq, .row0 = *T, .n = parts[i].n, .pos0 = parts[i].seq->length};
         *T += parts[i].n;
     }
     return RG_OK;

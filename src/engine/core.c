@@ -52,6 +52,7 @@ rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const rg_model *model
     core->hp = &model->hp;
     core->ops = rg_ops_get(opt->level);
     core->opt = *opt;
+    rg_governor_memory_init(&core->drafts);
     core->chunk = opt->chunk ? opt->chunk : RG_CHUNK_DEFAULT;
     const int n_threads = opt->n_threads ? opt->n_threads : rg_cpu_count();
     RG_GO(rg_pool_create(&core->pool, n_threads, st));
@@ -241,6 +242,7 @@ rg_code rg_window_run(const rg_window *win, const rg_eval_call *call, rg_status 
     for (uint32_t i = 0; i < win->n_seg; i++) {
         const rg_segment *seg = &win->segs[i];
         if (seg->seq->moce) rg_moce_begin(seg->seq->moce, seg->pos0, seg->n);
+        RG_ASSERT(seg->n_draft < seg->n);
     }
     rg_pool_run(core->pool, win->T, 1, embed_rows, &rows);
     rg_window_rope(win);
@@ -256,7 +258,9 @@ rg_code rg_window_run(const rg_window *win, const rg_eval_call *call, rg_status 
         RG_TRY(rc);
         if (i + 1 < core->hp->n_layer) show_progress(win, call, i + 1);
     }
-    for (uint32_t i = 0; i < win->n_seg; i++) {
+    for (uint32_t i = 0; i < win->n_seg; i++)
+        win->segs[i].seq->n_owed = 0;
+    for (uint32_t i = 0; i < win->n_seg && !win->verify; i++) {
         if (!win->segs[i].seq->opt.mtp) continue;
         guard(core, true);
         const rg_code rc = rg_mtp_follow(win, st);
@@ -349,6 +353,10 @@ rg_code rg_core_eval(rg_core *core, rg_seq *seq, const int32_t *ids, uint32_t n,
                      rg_want want, const rg_logits_sink *sink, const atomic_bool *cancel,
                      rg_status *st) {
     RG_TRY(check_request(core, seq, ids, n, st));
+    if (seq->n_pending > 1 && rg_mtp_settle(core, seq, st) != RG_OK) {
+        seq->failed = true;
+        return st ? st->code : RG_IO;
+    }
     if (chunk == 0 || chunk > core->chunk) chunk = core->chunk;
     const rg_core_options *opt = &core->opt;
     rg_eval_call call = {.cancel = cancel, .total = n};

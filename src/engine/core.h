@@ -165,6 +165,8 @@ typedef struct rg_thread_scratch {
     void *mul;   /* rg_mul_scratch_bytes */
     float *attn; /* RG_ATTENTION_TMP */
     float *row;  /* [max(head sizes) * heads] small temporaries */
+    float
+        *state; /* [D*D + D] a delta net head's state for rows that may be taken back, an output */
 } rg_thread_scratch;
 
 typedef struct rg_scratch_shape {
@@ -207,6 +209,7 @@ struct rg_core {
     uint32_t *route_rows; /* [n_layer + n_mtp] rows recorded there */
     uint32_t *touched;    /* the same items in one list */
     rg_trace *trace;      /* NULL: nothing is recorded */
+    rg_governor_memory drafts;
     /* First layer's experts by the usage profile, best first. */
     uint32_t first_guess[RG_GUESSES_MAX];
     uint32_t n_first_guess;
@@ -224,7 +227,14 @@ typedef struct rg_layer_state {
     float *S;        /* [Hv][D key][D value] */
     float *conv;     /* [n_tap - 1][channels] latest rows, oldest first */
     float *ple_conv; /* [(n_tap - 1) * ngram][H*E] */
+    /* The last window's drafts, [draft_max] rows each (draft_journal.c); NULL without drafts. */
+    float *draft_qkv, *draft_conv;   /* [channels] before and behind the convolution */
+    float *draft_decay, *draft_beta; /* [Hv] */
+    float *draft_ple;                /* [H*E] */
 } rg_layer_state;
+
+/* Rows of a window behind the one whose next token was not known. */
+#define RG_PENDING_MAX (RG_VERIFY_ROWS + 1)
 
 struct rg_seq {
     rg_core *core;
@@ -235,9 +245,18 @@ struct rg_seq {
     rg_layer_state *layers; /* [n_layer + n_mtp] */
     float *idx_scores;      /* [n_threads][n_ctx] */
     uint32_t *idx_top;      /* [n_threads][budget] */
-    uint32_t mtp_length;    /* rows of the draft block */
-    float *mtp_pending;     /* [H*E] residual of the last trunk row */
-    rg_moce *moce;          /* NULL: plain routing */
+    uint32_t n_owed;        /* accepted drafts whose journal is not in S yet */
+    uint32_t n_open;        /* rows of a window that waits for rg_core_accept */
+    /* Draft block: rows in its cache, the position of the first pending row, and the pending rows:
+     * residuals of trunk rows that it has not been fed, the last ones of the sequence. Behind a
+     * gap in the rows mtp_pos is more than mtp_length. */
+    uint32_t mtp_length, mtp_pos, n_pending;
+    float *mtp_pending; /* [1, or RG_PENDING_MAX with drafts][H*E] */
+    /* Items that the draft block used since the last window: of n_draft_true rows of the text, then
+     * of chained drafts. */
+    uint32_t n_draft_true, n_draft_chain;
+    uint32_t *draft_items; /* [2 * RG_VERIFY_ROWS][n_used] */
+    rg_moce *moce;         /* NULL: plain routing */
     void *memory;
     size_t memory_bytes;
 };
@@ -249,6 +268,7 @@ struct rg_seq {
 typedef struct rg_segment {
     rg_seq *seq;
     uint32_t row0, n, pos0;
+    uint32_t n_draft; /* of the n, the last ones: rows that may be taken back */
 } rg_segment;
 
 typedef struct rg_window {
@@ -257,6 +277,7 @@ typedef struct rg_window {
     uint32_t n_seg;
     uint32_t T;
     const int32_t *ids; /* [T] */
+    bool verify;        /* the draft block follows later, when the accepted rows are known */
 } rg_window;
 
 /* What a window knows of the call it belongs to. Zeroed = nothing. */
@@ -329,9 +350,39 @@ void rg_ple_abandon(rg_core *core);
 rg_code rg_core_head(rg_core *core, const rg_hc_weights *hc, const rg_mat *output,
                      const float *residual, uint32_t n, rg_status *st);
 
+/* ---- draft block ---------------------------------------------------------------------------- */
+
+/* Rows to feed to the draft block of one sequence: residuals of the trunk, or its own. */
+typedef struct rg_mtp_feed {
+    rg_seq *seq;
+    uint32_t n;
+    uint32_t kv0, pos0;  /* where they go in the cache; position of the first */
+    uint32_t n_old;      /* the first of them are pending rows */
+    const float *rest;   /* [n - n_old][H*E] the others */
+    const int32_t *next; /* [n] the token behind each row */
+} rg_mtp_feed;
+
+/* Runs the rows of all feeds; their residuals stay in s.mtp_residual, in order. */
+rg_code rg_mtp_run(rg_core *core, const rg_mtp_feed *feeds, uint32_t n_feed, rg_status *st);
 /* Feeds the draft block the rows (R_p, token p+1) that became known with the window (spec 5.2): the
  * pending row, then all rows but the last, which becomes pending. */
 rg_code rg_mtp_follow(const rg_window *win, rg_status *st);
+/* Feeds all pending rows but the last, whose next token is not known. */
+rg_code rg_mtp_settle(rg_core *core, rg_seq *seq, rg_status *st);
+
+/* ---- rows that may be taken back (draft_journal.c) ------------------------------------------ */
+
+/* Floats of the inputs of a delta net layer's convolution. */
+static inline size_t rg_gdn_channels(const rg_hparams *hp) {
+    return (2 * (size_t)hp->n_k_head + hp->n_v_head) * hp->ssm_head_dim;
+}
+/* Brings head h of a layer's state up to the accepted drafts. */
+void rg_journal_replay_head(const rg_seq *seq, const rg_layer_state *l, size_t h, int thread);
+/* Keeps what the drafts of a segment would do to a delta net layer, and to the n-gram layer. */
+void rg_journal_keep_gdn(const rg_core *core, const rg_segment *seg, rg_layer_state *l);
+void rg_journal_keep_ple(const rg_core *core, const rg_segment *seg, rg_layer_state *l);
+/* Appends n rows of `width` floats to a history of `keep` rows, oldest first. */
+void rg_history_push(float *history, uint32_t keep, size_t width, const float *rows, uint32_t n);
 
 /* ---- expert streaming ----------------------------------------------------------------------- */
 

@@ -14,6 +14,8 @@
 
 #include "base/base.h"
 #include "engine/batch.h"
+#include "engine/draft.h"
+#include "engine/drafter.h"
 #include "engine/dump.h"
 #include "engine/moce.h"
 #include "engine/plan.h"
@@ -29,9 +31,6 @@
 
 #define RG_CHUNK_DEFAULT 512u
 #define RG_CHUNK_MAX     8192u
-
-typedef struct rg_core rg_core;
-typedef struct rg_seq rg_seq;
 
 /* Something in progress: `done` of `total` bytes or tokens. Called on the thread of the caller. */
 typedef void rg_core_progress(void *user, const char *what, uint64_t done, uint64_t total);
@@ -51,6 +50,7 @@ typedef struct rg_core_options {
     rg_stream_options io;
     uint64_t ple_cache_bytes; /* of the n-gram rows' cache; 0 = RG_PLE_CACHE_DEFAULT */
     bool ple_resident;        /* load the n-gram table */
+    bool mtp_stream_norm; /* the draft block's hidden norm: one mean a stream, not one over all */
     /* Paths are borrowed while the core is created. */
     const char *trace_path; /* records the routes there; NULL = no */
     /* Usage profile to start warm from when experts stream; NULL = none. One that is only `found`
@@ -90,6 +90,8 @@ typedef struct rg_core_times {
     uint64_t ple_ns; /* asking for rows of the n-gram table and unpacking them, without waits */
     uint64_t ple_wait_ns; /* waiting for them */
     uint64_t plan_ns;     /* grouping, turns, guesses */
+    uint64_t n_distinct;  /* experts of each turn, summed over all turns */
+    uint64_t draft_offered, draft_accepted;
 } rg_core_times;
 rg_core_times rg_core_get_times(const rg_core *core);
 /* Meters of the n-gram rows; all 0 without a table. Any thread. */
@@ -114,7 +116,8 @@ const rg_layer_times *rg_core_get_layer_times(const rg_core *core, uint32_t *n_l
 typedef struct rg_seq_options {
     uint32_t n_ctx; /* positions at most; 1 .. the context the model was made for */
     rg_kv_type kv;
-    bool mtp; /* keep the draft block's state in step (needs a model with one) */
+    bool mtp;           /* keep the draft block's state in step (needs a model with one) */
+    uint32_t draft_max; /* drafts that a window may hold (draft.h), up to RG_DRAFT_MAX; 0: none */
 } rg_seq_options;
 
 RG_MUST_CHECK rg_code rg_seq_create(rg_seq **out, rg_core *core, const rg_seq_options *opt,

@@ -12,7 +12,7 @@ typedef struct gdn_job {
 } gdn_job;
 
 static uint32_t n_channel(const rg_hparams *hp) {
-    return (2 * hp->n_k_head + hp->n_v_head) * hp->ssm_head_dim;
+    return (uint32_t)rg_gdn_channels(hp);
 }
 
 /* Inputs of the convolution for row t of the segment, oldest first; NULL before the first token. */
@@ -60,20 +60,27 @@ static void conv_rows(void *arg, size_t begin, size_t end, int thread) {
     }
 }
 
+/* Rows that stay go into the state of the sequence; drafts go into a copy, which is forgotten. */
 static void head_steps(void *arg, size_t begin, size_t end, int thread) {
     const gdn_job *job = arg;
     rg_core *core = job->core;
     const rg_hparams *hp = core->hp;
     const uint32_t D = hp->ssm_head_dim, Hk = hp->n_k_head, Hv = hp->n_v_head;
-    const size_t n = n_channel(hp), row0 = job->seg->row0;
-    const float *c = core->s.conv + row0 * n;
-    (void)thread;
+    const uint32_t n_draft = job->seg->n_draft, n_firm = job->seg->n - n_draft;
+    const size_t n = n_channel(hp);
     for (size_t h = begin; h < end; h++) {
         const size_t key = h % Hk; /* tiled order of the file */
-        core->ops->gdn_steps(job->state->S + h * D * D, D, c + key * D, c + (Hk + key) * D, n,
-                             c + (2 * (size_t)Hk + h) * D, n, core->s.decay + row0 * Hv + h,
-                             core->s.beta + row0 * Hv + h, Hv,
-                             core->s.gdn_o + row0 * Hv * D + h * D, (size_t)Hv * D, job->seg->n);
+        float *S = job->state->S + h * D * D;
+        if (job->seg->seq->n_owed) rg_journal_replay_head(job->seg->seq, job->state, h, thread);
+        for (uint32_t part = 0; part < (n_draft ? 2u : 1u); part++) {
+            const size_t row = job->seg->row0 + (part ? n_firm : 0);
+            const float *c = core->s.conv + row * n;
+            if (part) S = memcpy(core->threads[thread].state, S, (size_t)D * D * sizeof *S);
+            core->ops->gdn_steps(
+                S, D, c + key * D, c + (Hk + key) * D, n, c + (2 * (size_t)Hk + h) * D, n,
+                core->s.decay + row * Hv + h, core->s.beta + row * Hv + h, Hv,
+                core->s.gdn_o + row * Hv * D + h * D, (size_t)Hv * D, part ? n_draft : n_firm);
+        }
     }
 }
 
@@ -89,18 +96,12 @@ static void gate_rows(void *arg, size_t begin, size_t end, int thread) {
     }
 }
 
-/* The last n_tap - 1 inputs become the history of the next window. */
+/* The last n_tap - 1 inputs become the history of the next window; drafts wait in the journal. */
 static void keep_history(const gdn_job *job) {
-    const uint32_t keep = job->core->hp->ssm_conv - 1, T = job->seg->n;
     const size_t n = n_channel(job->core->hp);
-    const float *rows = job->core->s.qkv + job->seg->row0 * n;
-    float *conv = job->state->conv;
-    if (T >= keep) {
-        memcpy(conv, rows + (T - keep) * n, keep * n * sizeof *conv);
-        return;
-    }
-    memmove(conv, conv + T * n, (keep - T) * n * sizeof *conv);
-    memcpy(conv + (keep - T) * n, rows, T * n * sizeof *conv);
+    rg_history_push(job->state->conv, job->core->hp->ssm_conv - 1, n,
+                    job->core->s.qkv + job->seg->row0 * n, job->seg->n - job->seg->n_draft);
+    if (job->seg->n_draft) rg_journal_keep_gdn(job->core, job->seg, job->state);
 }
 
 void rg_layer_gdn(const rg_window *win, uint32_t layer) {

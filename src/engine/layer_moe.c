@@ -346,6 +346,7 @@ static rg_code route(moe_job *job, const rg_window *win, uint32_t *n, rg_status 
     if (rg_tapped(core)) RG_TRY(tap_routes(win, job->layer, st));
     *n = group_pairs(core, job->T);
     count_uses(core, job->layer, *n);
+    core->times.n_distinct += *n;
     if (core->trace) {
         rg_trace_turn(core->trace, job->layer, core->s.expert_ids, job->T, rg_experts_mode(job->T));
     }

@@ -207,15 +207,9 @@ static void inject_rows(void *arg, size_t begin, size_t end, int thread) {
 static void keep_history(const ple_job *job) {
     const rg_hparams *hp = job->core->hp;
     const size_t HE = (size_t)hp->n_hc * hp->n_embd;
-    const uint32_t keep = history(hp), T = job->seg->n;
-    const float *rows = job->core->s.ple_normed + job->seg->row0 * HE;
-    float *to = job->state->ple_conv;
-    if (T >= keep) {
-        memcpy(to, rows + (T - keep) * HE, keep * HE * sizeof *to);
-        return;
-    }
-    memmove(to, to + T * HE, (keep - T) * HE * sizeof *to);
-    memcpy(to + (keep - T) * HE, rows, T * HE * sizeof *to);
+    rg_history_push(job->state->ple_conv, history(hp), HE,
+                    job->core->s.ple_normed + job->seg->row0 * HE, job->seg->n - job->seg->n_draft);
+    if (job->seg->n_draft) rg_journal_keep_ple(job->core, job->seg, job->state);
 }
 
 rg_code rg_layer_ple(const rg_window *win, uint32_t layer, rg_status *st) {

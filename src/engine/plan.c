@@ -81,10 +81,13 @@ static rg_code measure(rg_plan *p, const rg_model *m, const rg_plan_request *req
     rg_stream_layout layout;
     RG_TRY(rg_experts_layout(&layout, m, req->pack, st));
     RG_TRY(rg_weights_count(&p->trunk_bytes, &p->experts_bytes, m, st));
-    const rg_seq_options seq = {.n_ctx = req->n_ctx, .kv = req->kv, .mtp = req->mtp};
+    const rg_seq_options seq = {
+        .n_ctx = req->n_ctx, .kv = req->kv, .mtp = req->mtp, .draft_max = req->draft_max};
+    const rg_drafter_options drafter = {.mode = RG_DRAFT_AUTO};
     p->n_session = req->n_session ? req->n_session : 1;
     p->snapshot_bytes = req->snapshot_bytes;
     p->seq_bytes = rg_seq_bytes_for(m, &seq, req->n_threads);
+    if (req->draft_max) p->seq_bytes += rg_drafter_bytes(&drafter, req->n_ctx);
     p->state_bytes = p->n_session * p->seq_bytes + p->snapshot_bytes;
     p->host_bytes = req->host_bytes;
     p->io_bytes = IO_BYTES;

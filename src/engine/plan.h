@@ -20,6 +20,7 @@ typedef struct rg_plan_request {
     uint32_t n_session;      /* sequences of n_ctx at once; 0 = 1 */
     uint64_t snapshot_bytes; /* kept for states of earlier lengths */
     rg_kv_type kv;
+    uint32_t draft_max;
     bool mtp;
     int n_threads;
     const rg_pack *pack; /* what experts would stream from; NULL: the model file */

@@ -111,6 +111,7 @@ static void place_threads(rg_layout *p, rg_thread_scratch *threads, const rg_scr
         threads[i].mul = rg_layout_take(p, rg_mul_scratch_bytes((uint32_t)n_in), 1);
         threads[i].attn = floats(p, RG_ATTENTION_TMP(d));
         threads[i].row = floats(p, 2 * n_in);
+        threads[i].state = floats(p, (size_t)(hp->ssm_head_dim + 1) * hp->ssm_head_dim);
     }
 }
 

@@ -14,18 +14,22 @@ static void place_kv(rg_layout *p, rg_kv *kv, const rg_hparams *hp, const rg_seq
     kv->idx_block = rg_layout_take(p, n / ratio * hp->idx_head_dim, size);
 }
 
-static void place_gdn(rg_layout *p, rg_layer_state *l, const rg_hparams *hp) {
-    const size_t D = hp->ssm_head_dim;
-    const size_t channels = (2 * (size_t)hp->n_k_head + hp->n_v_head) * D;
+static void place_gdn(rg_layout *p, rg_layer_state *l, const rg_hparams *hp, size_t n_draft) {
+    const size_t D = hp->ssm_head_dim, channels = rg_gdn_channels(hp);
     l->S = rg_layout_take(p, hp->n_v_head * D * D, sizeof(float));
     l->conv = rg_layout_take(p, (hp->ssm_conv - 1) * channels, sizeof(float));
+    if (!n_draft) return;
+    l->draft_qkv = rg_layout_take(p, n_draft * channels, sizeof(float));
+    l->draft_conv = rg_layout_take(p, n_draft * channels, sizeof(float));
+    l->draft_decay = rg_layout_take(p, n_draft * hp->n_v_head, sizeof(float));
+    l->draft_beta = rg_layout_take(p, n_draft * hp->n_v_head, sizeof(float));
 }
 
 /* Lays the state out from `base` (NULL: only counts; then layers of `seq` may be NULL). */
 static size_t layout(rg_seq *seq, const rg_model *m, size_t n_threads, uint8_t *base) {
     rg_layout p = {.base = base};
     const rg_hparams *hp = &m->hp;
-    const size_t HE = (size_t)hp->n_hc * hp->n_embd;
+    const size_t HE = (size_t)hp->n_hc * hp->n_embd, n_draft = seq->opt.draft_max;
     rg_layer_state none = {0};
     for (uint32_t i = 0; i < hp->n_layer; i++) {
         const rg_layer_desc *d = &m->layers[i];
@@ -33,17 +37,20 @@ static size_t layout(rg_seq *seq, const rg_model *m, size_t n_threads, uint8_t *
         if (d->is_attn) {
             place_kv(&p, &l->kv, hp, &seq->opt, d->attn.ratio);
         } else {
-            place_gdn(&p, l, hp);
+            place_gdn(&p, l, hp, n_draft);
         }
         if (d->has_ple) {
             l->ple_conv =
                 rg_layout_take(&p, (size_t)(hp->ple_conv - 1) * hp->ple_ngram * HE, sizeof(float));
+            if (n_draft) l->draft_ple = rg_layout_take(&p, n_draft * HE, sizeof(float));
         }
     }
     if (seq->opt.mtp) {
         rg_layer_state *l = seq->layers ? &seq->layers[hp->n_layer] : &none;
         place_kv(&p, &l->kv, hp, &seq->opt, m->mtp.layer.attn.ratio);
-        seq->mtp_pending = rg_layout_take(&p, HE, sizeof(float));
+        seq->mtp_pending = rg_layout_take(&p, (n_draft ? RG_PENDING_MAX : 1) * HE, sizeof(float));
+        seq->draft_items = rg_layout_take(
+            &p, n_draft ? (size_t)2 * RG_VERIFY_ROWS * hp->n_expert_used : 0, sizeof(uint32_t));
     }
     seq->ids = rg_layout_take(&p, seq->opt.n_ctx, sizeof(int32_t));
     seq->idx_scores = rg_layout_take(&p, n_threads * seq->opt.n_ctx, sizeof(float));
@@ -63,6 +70,10 @@ static rg_code check_options(const rg_core *core, const rg_seq_options *opt, rg_
     }
     if (opt->mtp && !core->hp->n_mtp) {
         return rg_fail(st, RG_INVALID, "drafts are wanted, the model has no draft block");
+    }
+    if (opt->draft_max > RG_DRAFT_MAX) {
+        return rg_fail(st, RG_INVALID, "windows of %u drafts are wanted, %u are possible",
+                       opt->draft_max, RG_DRAFT_MAX);
     }
     return RG_OK;
 }
@@ -113,7 +124,10 @@ void rg_seq_reset(rg_seq *seq) {
         if (S) memset(S, 0, hp->n_v_head * D * D * sizeof *S);
     }
     seq->length = 0;
-    seq->mtp_length = 0;
+    seq->n_owed = 0;
+    seq->n_open = 0;
+    seq->mtp_length = seq->mtp_pos = seq->n_pending = 0;
+    seq->n_draft_true = seq->n_draft_chain = 0;
     seq->failed = false;
     rg_seq_moce_end(seq);
 }

@@ -23,8 +23,8 @@ struct rg_trace {
     uint32_t *first_item;  /* [n_group] */
     rg_buf events;         /* of the window in progress */
     rg_buf routes;         /* u32 items of its turns, in order */
-    uint32_t rows;         /* of its first turn */
-    uint32_t first_group;  /* of its first turn */
+    uint32_t first_group;  /* lowest of its turns: drafts come before their window's own */
+    uint32_t rows;         /* of that group's turn */
     uint64_t hits, misses; /* at the end of the window before */
     rg_status failure;     /* the first one */
 };
@@ -161,7 +161,7 @@ void rg_trace_turn(rg_trace *t, uint32_t group, const uint32_t *ids, uint32_t ro
                    rg_stream_mode mode) {
     const size_t n = (size_t)rows * t->n_used;
     RG_ASSERT(group < t->n_group);
-    if (t->routes.len == 0) {
+    if (t->routes.len == 0 || group < t->first_group) {
         t->rows = rows;
         t->first_group = group;
     }
@@ -185,7 +185,7 @@ void rg_trace_warm(rg_trace *t, const uint32_t *items, uint32_t n) {
     values(t, items, n, 4);
 }
 
-/* Rows that were kept: those of the first turn's group among the touched. */
+/* Rows that were kept: those of the lowest group among the touched. */
 static uint32_t count_accepted(const rg_trace *t, const rg_trace_window *w) {
     uint32_t n = 0;
     const uint32_t begin = t->first_item[t->first_group];

@@ -15,8 +15,9 @@
 
 #include "kernels/kernels.h"
 
-/* Tables of the levels that this machine runs, the scalar one first. A level that runs here but has
- * no table of its own fails the test: nothing is left out in silence. */
+/* Tables of the levels that this machine runs, the scalar one first. A level
+ * that runs here but has no table of its own fails the test: nothing is left out in silence. That
+ * every compiled level runs is for tests/levels_test.c to say. */
 typedef struct level_list {
     const rg_ops *ops[RG_CPU_LEVEL_COUNT];
     uint32_t n;

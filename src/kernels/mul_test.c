@@ -115,6 +115,7 @@ static void draw_block(draws *d, const format *f, uint8_t *block, int fill, bool
 
 /* A matrix, rows of activations in the form that the set wants, and what a level needs to run. */
 typedef struct setup {
+    uint32_t rows, n_out_max, n_in_max; /* room */
     const format *f;
     rg_mat w;
     uint8_t *data;
@@ -127,17 +128,21 @@ typedef struct setup {
     void *scratch;
 } setup;
 
-static setup setup_create(void) {
-    setup s = {0};
-    s.data = test_alloc(sizeof(float) * N_OUT_MAX * N_IN_MAX);
-    s.x = test_alloc(sizeof(float) * ROWS_MAX * N_IN_MAX);
-    s.codes = test_alloc(ROWS_MAX * N_IN_MAX);
-    s.scales = test_alloc(sizeof(float) * ROWS_MAX * N_IN_MAX / 32);
-    s.sums = test_alloc(sizeof(int16_t) * ROWS_MAX * N_IN_MAX / 16);
-    s.y = test_alloc(sizeof(float) * Y_ROWS * Y_STRIDE);
-    s.want = test_alloc(sizeof(float) * Y_ROWS * Y_STRIDE);
-    s.scratch = test_alloc(rg_mul_scratch_bytes(N_IN_MAX));
+static setup setup_of(uint32_t rows, uint32_t n_out_max, uint32_t n_in_max, size_t y_floats) {
+    setup s = {.rows = rows, .n_out_max = n_out_max, .n_in_max = n_in_max};
+    s.data = test_alloc(sizeof(float) * n_out_max * n_in_max);
+    s.x = test_alloc(sizeof(float) * rows * n_in_max);
+    s.codes = test_alloc((size_t)rows * n_in_max);
+    s.scales = test_alloc(sizeof(float) * rows * n_in_max / 32);
+    s.sums = test_alloc(sizeof(int16_t) * rows * n_in_max / 16);
+    s.y = test_alloc(sizeof(float) * y_floats);
+    s.want = test_alloc(sizeof(float) * y_floats);
+    s.scratch = test_alloc(rg_mul_scratch_bytes(n_in_max));
     return s;
+}
+
+static setup setup_create(void) {
+    return setup_of(ROWS_MAX, N_OUT_MAX, N_IN_MAX, Y_ROWS * Y_STRIDE);
 }
 
 static void setup_destroy(setup *s) {
@@ -157,7 +162,7 @@ static void setup_weights(setup *s, draws *d, const format *f, uint32_t n_out, u
     s->f = f;
     s->w = (rg_mat){.data = s->data, .type = f->type, .n_out = n_out, .n_in = n_in};
     s->w.row_bytes = rg_row_bytes(f->type, n_in);
-    assert_true(n_out <= N_OUT_MAX && n_in <= N_IN_MAX && s->w.row_bytes > 0);
+    assert_true(n_out <= s->n_out_max && n_in <= s->n_in_max && s->w.row_bytes > 0);
     for (size_t b = 0; b < (size_t)n_out * n_in / info->block_elems; b++)
         draw_block(d, f, s->data + b * info->block_bytes, fill, wide);
 }
@@ -169,7 +174,7 @@ static void setup_act(setup *s, rg_kernel_set set) {
     s->act.codes = s->codes, s->act.scales = s->scales, s->act.sums = s->sums;
     if (s->act.form == RG_ACT_F32) return;
     const uint32_t span = s->act.form == RG_ACT_Q256 ? 256 : 32;
-    for (uint32_t i = 0; i < ROWS_MAX; i++) {
+    for (uint32_t i = 0; i < s->rows; i++) {
         rg_ops_get(RG_CPU_SCALAR)
             ->quantize(s->act.form, s->x + i * n, n, s->codes + i * n, s->scales + i * (n / span),
                        s->sums + i * (n / 16));
@@ -438,6 +443,50 @@ static void every_fp4_scale(void **state) {
     setup_destroy(&s);
 }
 
+enum { BIG_OUT = 131, BIG_ROWS = 101 };
+
+/* The last `outs` weight rows by the first `rows` activation rows equal s->want, the rest of y is
+ * left alone. */
+static void expect_part(setup *s, const rg_ops *ops, uint32_t outs, uint32_t rows) {
+    const uint32_t r0 = BIG_OUT - outs;
+    for (uint32_t e = 0; e < BIG_OUT * BIG_ROWS; e++)
+        s->y[e] = GUARD;
+    ops->mul(&s->w, r0, BIG_OUT, &s->act, NULL, NULL, rows, s->y, BIG_OUT, s->scratch);
+    for (uint32_t e = 0; e < BIG_OUT * BIG_ROWS; e++) {
+        const bool written = e / BIG_OUT < rows && e % BIG_OUT >= r0;
+        const float want = written ? s->want[e] : GUARD;
+        if (same_bits(s->y[e], want)) continue;
+        fail_msg("%s level %s, %u rows by %u columns: y[%u][%u] = %a, expected %a",
+                 rg_type_get(s->w.type)->name, rg_cpu_level_name(ops->level), outs, rows,
+                 e / BIG_OUT, e % BIG_OUT, (double)s->y[e], (double)want);
+    }
+}
+
+/* Several tiles of 64 rows with every kind of rest, and more columns than a tile takes at once,
+ * against the scalar level, which the tests above hold to the formula. */
+static void tiles_and_rests(void **state) {
+    (void)state;
+    static const uint32_t outs[] = {64, 131, 113, 80}, rows[] = {5, 8, 9, BIG_ROWS};
+    const level_list levels = levels_here();
+    draws d = draws_start("tiles_and_rests", 20266);
+    setup s = setup_of(BIG_ROWS, BIG_OUT, 512, BIG_OUT * BIG_ROWS);
+    for (size_t i = 0; i < RG_ARRAY_LEN(formats); i++) {
+        const uint32_t block = rg_type_get(formats[i].type)->block_elems;
+        /* A full tile of 256 and a rest, one block of 32 where the format allows. */
+        const uint32_t n_in = block == 1 ? 37 : block == 256 ? 512 : (287 + block) / block * block;
+        setup_weights(&s, &d, &formats[i], BIG_OUT, n_in, -1, false);
+        draw_floats(&d, s.x, (size_t)BIG_ROWS * n_in, -3.0, 3.0);
+        setup_act(&s, RG_KERNELS_AUTO);
+        levels.ops[0]->mul(&s.w, 0, BIG_OUT, &s.act, NULL, NULL, BIG_ROWS, s.want, BIG_OUT,
+                           s.scratch);
+        for (uint32_t l = 1; l < levels.n; l++) {
+            for (size_t k = 0; k < RG_ARRAY_LEN(outs); k++)
+                expect_part(&s, levels.ops[l], outs[k], rows[k]);
+        }
+    }
+    setup_destroy(&s);
+}
+
 /* One broken activation breaks its whole row, and no other. */
 static void broken_activations_show(void **state) {
     (void)state;
@@ -478,6 +527,7 @@ int main(void) {
         cmocka_unit_test(every_type_is_listed), cmocka_unit_test(random_blocks),
         cmocka_unit_test(extreme_blocks),       cmocka_unit_test(wide_scales),
         cmocka_unit_test(every_fp4_scale),      cmocka_unit_test(broken_activations_show),
+        cmocka_unit_test(tiles_and_rests),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,6 +24,7 @@ static rg_code read_model(rg_desc_reader *r, const rg_model_options *opt, rg_sta
     RG_TRY(check_architecture(r->g, st));
     RG_TRY(rg_desc_read_hparams(r, st));
     if (opt && opt->no_mtp) r->m->hp.n_mtp = 0;
+    if (!(opt && opt->no_mtp) && rg_gguf_has_attached(r->g)) RG_TRY(rg_desc_read_attached(r, st));
     return rg_desc_find_tensors(r, st);
 }
 

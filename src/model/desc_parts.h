@@ -17,16 +17,20 @@ typedef struct rg_block_plan {
 typedef struct rg_desc_reader {
     const rg_gguf *g;
     rg_model *m;
-    uint32_t n_block;    /* block_count of the file: trunk and draft blocks */
-    uint32_t n_draft;    /* nextn_predict_layers of the file; hp.n_mtp may be less */
-    rg_block_plan *plan; /* [n_block] */
-    bool *used;          /* [tensors of g] */
+    uint32_t n_block;      /* block_count of the file: trunk and draft blocks */
+    uint32_t n_draft;      /* nextn_predict_layers of the file; hp.n_mtp may be less */
+    bool attached;         /* the draft block comes from a file of its own ... */
+    uint32_t draft_number; /* ... where it is this block */
+    rg_block_plan *plan;   /* [n_block + 1] */
+    bool *used;            /* [tensors of g] */
 } rg_desc_reader;
 
 /* Hyperparameters and the plan of every block, from metadata (spec section 1). */
 RG_MUST_CHECK rg_code rg_desc_read_hparams(rg_desc_reader *r, rg_status *st);
 /* The n-gram memory's share of them (spec 4.3). */
 RG_MUST_CHECK rg_code rg_desc_read_ple(rg_desc_reader *r, rg_status *st);
+/* The plan of a draft block in a file of its own, behind rg_desc_read_hparams. */
+RG_MUST_CHECK rg_code rg_desc_read_attached(rg_desc_reader *r, rg_status *st);
 /* All tensors, from the hyperparameters (spec section 2). */
 RG_MUST_CHECK rg_code rg_desc_find_tensors(rg_desc_reader *r, rg_status *st);
 

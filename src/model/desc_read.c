@@ -270,7 +270,7 @@ rg_code rg_desc_read_hparams(rg_desc_reader *r, rg_status *st) {
     RG_TRY(read_indexer(r, st));
     RG_TRY(read_delta_net(r, st));
     RG_TRY(read_experts(r, st));
-    r->plan = rg_alloc(r->n_block, sizeof *r->plan, st);
+    r->plan = rg_alloc((size_t)r->n_block + 1, sizeof *r->plan, st);
     if (!r->plan) return RG_NOMEM;
     RG_TRY(plan_widths(r, st));
     RG_TRY(plan_kinds(r, st));

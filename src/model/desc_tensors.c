@@ -98,8 +98,11 @@ static rg_code take(rg_desc_reader *r, const char *name, rg_dims want, const rg_
 /* ---- names in a block ----------------------------------------------------------------------- */
 
 /* "blk.BLOCK.NAME"; all names of the architecture are shorter than RG_GGUF_NAME_MAX. */
-static const char *block_name(char out[RG_GGUF_NAME_MAX], uint32_t block, const char *name) {
-    const int n = snprintf(out, RG_GGUF_NAME_MAX, "blk.%u.%s", block, name);
+static const char *block_name(const rg_desc_reader *r, char out[RG_GGUF_NAME_MAX], uint32_t block,
+                              const char *name) {
+    const bool other = r->attached && block == r->m->hp.n_layer;
+    const int n = snprintf(out, RG_GGUF_NAME_MAX, "%sblk.%u.%s", other ? RG_GGUF_DRAFT_PREFIX : "",
+                           other ? r->draft_number : block, name);
     RG_ASSERT(n > 0 && n < (int)RG_GGUF_NAME_MAX);
     return out;
 }
@@ -107,12 +110,12 @@ static const char *block_name(char out[RG_GGUF_NAME_MAX], uint32_t block, const 
 static rg_code take_in(rg_desc_reader *r, uint32_t block, const char *name, rg_dims want,
                        const rg_tensor **out, rg_status *st) {
     char full[RG_GGUF_NAME_MAX];
-    return take(r, block_name(full, block, name), want, out, st);
+    return take(r, block_name(r, full, block, name), want, out, st);
 }
 
 static bool has_in(const rg_desc_reader *r, uint32_t block, const char *name) {
     char full[RG_GGUF_NAME_MAX];
-    return rg_gguf_tensor(r->g, block_name(full, block, name)) != NULL;
+    return rg_gguf_tensor(r->g, block_name(r, full, block, name)) != NULL;
 }
 
 /* `prefix` is all of the name up to _norm, _down, _up and _inject. */
@@ -135,7 +138,7 @@ static rg_code take_hc(rg_desc_reader *r, const char *prefix, bool inject, rg_hc
 static rg_code take_hc_in(rg_desc_reader *r, uint32_t block, const char *name, bool inject,
                           rg_hc_desc *out, rg_status *st) {
     char prefix[RG_GGUF_NAME_MAX];
-    return take_hc(r, block_name(prefix, block, name), inject, out, st);
+    return take_hc(r, block_name(r, prefix, block, name), inject, out, st);
 }
 
 static rg_code take_gdn(rg_desc_reader *r, uint32_t b, rg_gdn_desc *out, rg_status *st) {
@@ -223,6 +226,19 @@ static rg_code take_layer(rg_desc_reader *r, uint32_t b, rg_layer_desc *out, rg_
 
 /* ---- whole model ---------------------------------------------------------------------------- */
 
+/* The draft head's own mixer; a draft-only file may call it as a model calls its own. */
+static rg_code take_mtp_mixer(rg_desc_reader *r, uint32_t b, rg_hc_desc *out, rg_status *st) {
+    const bool newer = has_in(r, b, "nextn.hc_head_norm.weight");
+    if (!newer && has_in(r, b, "nextn.hc_norm.weight")) {
+        return take_hc_in(r, b, "nextn.hc", false, out, st);
+    }
+    if (!newer && r->attached &&
+        rg_gguf_tensor(r->g, RG_GGUF_DRAFT_PREFIX "output_hc_norm.weight")) {
+        return take_hc(r, RG_GGUF_DRAFT_PREFIX "output_hc", false, out, st);
+    }
+    return take_hc_in(r, b, "nextn.hc_head", false, out, st);
+}
+
 /* Also under the names that older files use (spec 5.2). */
 static rg_code take_mtp(rg_desc_reader *r, uint32_t b, rg_mtp_desc *out, rg_status *st) {
     const rg_hparams *hp = &r->m->hp;
@@ -237,12 +253,10 @@ static rg_code take_mtp(rg_desc_reader *r, uint32_t b, rg_mtp_desc *out, rg_stat
     } else {
         RG_TRY(take_in(r, b, "nextn.eh_proj.weight", mat(2 * n_embd, n_embd), &out->eh_proj, st));
     }
-    const bool older =
-        has_in(r, b, "nextn.hc_norm.weight") && !has_in(r, b, "nextn.hc_head_norm.weight");
-    RG_TRY(take_hc_in(r, b, older ? "nextn.hc" : "nextn.hc_head", false, &out->head, st));
-    RG_TRY(take_optional(r, block_name(name, b, "nextn.embed_tokens.weight"),
+    RG_TRY(take_mtp_mixer(r, b, &out->head, st));
+    RG_TRY(take_optional(r, block_name(r, name, b, "nextn.embed_tokens.weight"),
                          mat(n_embd, hp->n_vocab), &out->embed_tokens, st));
-    return take_optional(r, block_name(name, b, "nextn.shared_head_head.weight"),
+    return take_optional(r, block_name(r, name, b, "nextn.shared_head_head.weight"),
                          mat(n_embd, hp->n_vocab), &out->shared_head, st);
 }
 

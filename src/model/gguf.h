@@ -67,6 +67,15 @@ RG_MUST_CHECK rg_code rg_gguf_parse(rg_gguf **out, const void *header, size_t he
                                     uint64_t file_size, rg_status *st);
 void rg_gguf_close(rg_gguf *g);
 
+/* Joins a file that holds the draft block alone (spec 5.2): its tensors stand behind the model's,
+ * under names with RG_GGUF_DRAFT_PREFIX in front; metadata stays that of the model. To be called
+ * before anything else refers to the object; on failure nothing has changed. */
+#define RG_GGUF_DRAFT_PREFIX "draft:"
+RG_MUST_CHECK rg_code rg_gguf_attach(rg_gguf *g, const char *path, rg_status *st);
+bool rg_gguf_has_attached(const rg_gguf *g);
+/* Metadata of the attached file; NULL if absent. */
+const rg_gguf_kv *rg_gguf_find_attached(const rg_gguf *g, const char *key);
+
 uint32_t rg_gguf_version(const rg_gguf *g);
 uint32_t rg_gguf_file_count(const rg_gguf *g);
 const char *rg_gguf_file_path(const rg_gguf *g, uint32_t file);

@@ -37,7 +37,8 @@ typedef struct rg_gguf_shard {
 struct rg_gguf {
     rg_gguf_shard *shards; /* [n_shard] */
     uint32_t n_shard;
-    rg_tensor *tensors; /* [n_tensor] of all shards, in order; owned unless one shard owns them */
+    uint32_t n_attached; /* of them, the last ones: a draft file */
+    rg_tensor *tensors;  /* [n_tensor] of all shards, in order; owned unless one shard owns them */
     size_t n_tensor;
     rg_map index; /* name -> index in tensors, if n_shard > 1 */
 };

@@ -32,14 +32,12 @@ void RG_OP(dot_4)(const float *restrict w, const float *const x[4], uint32_t n, 
     const float *restrict x2 = x[2], *restrict x3 = x[3];
     uint32_t i = 0;
     for (; i + LANES <= n; i += LANES) {
-        for (uint32_t l = 0; l < LANES; l++)
+        for (uint32_t l = 0; l < LANES; l++) {
             a0[l] = fmaf(w[i + l], x0[i + l], a0[l]);
-        for (uint32_t l = 0; l < LANES; l++)
             a1[l] = fmaf(w[i + l], x1[i + l], a1[l]);
-        for (uint32_t l = 0; l < LANES; l++)
             a2[l] = fmaf(w[i + l], x2[i + l], a2[l]);
-        for (uint32_t l = 0; l < LANES; l++)
             a3[l] = fmaf(w[i + l], x3[i + l], a3[l]);
+        }
     }
     for (uint32_t l = 0; i < n; i++, l++) {
         a0[l] = fmaf(w[i], x0[i], a0[l]);

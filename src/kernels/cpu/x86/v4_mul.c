@@ -18,7 +18,7 @@ void rg_v4_mul(const rg_mat *w, uint32_t r0, uint32_t r1, const rg_act *x, const
     if (n == 0 || r0 >= r1) return;
     switch (x->form) {
     case RG_ACT_Q256:
-        done = rg_v4_mul_256(&j, r0, r1);
+        done = rg_v4_mul_k(&j, r0, r1) || rg_v4_mul_grid(&j, r0, r1);
         break;
     case RG_ACT_Q32:
         done = rg_v4_mul_32(&j, r0, r1);

@@ -25,6 +25,17 @@ static inline float *v4_y_row(const v4_job *j, uint32_t i) {
     return j->y + (j->y_rows ? j->y_rows[i] : i) * j->y_stride;
 }
 
+/* Bytes read ahead by direct forms, in memory order: 10 -> 21 GB/s a thread against hints a row. */
+#define V4_AHEAD 16384u
+
+/* Hints for `bytes` of weights `ahead` of `at`; may name memory past the end. */
+static inline void v4_fetch(const uint8_t *at, size_t bytes, size_t ahead) {
+    const uintptr_t from = ((uintptr_t)at + ahead) & ~(uintptr_t)63;
+    const uintptr_t end = ((uintptr_t)at + bytes + ahead) & ~(uintptr_t)63;
+    for (uintptr_t line = from; line < end; line += 64)
+        __builtin_prefetch((const void *)line, 0, 2);
+}
+
 /* Columns up to which rows are multiplied directly; beyond, a tile is unpacked first. */
 #define V4_DIRECT_MAX 4u
 
@@ -32,7 +43,8 @@ static inline float *v4_y_row(const v4_job *j, uint32_t i) {
 #define V4_TILE_SCRATCH (96u << 10)
 
 /* Rows [r0, r1) for all columns; false when the family has no form for the type. */
-bool rg_v4_mul_256(const v4_job *j, uint32_t r0, uint32_t r1);
+bool rg_v4_mul_k(const v4_job *j, uint32_t r0, uint32_t r1);
+bool rg_v4_mul_grid(const v4_job *j, uint32_t r0, uint32_t r1);
 bool rg_v4_mul_32(const v4_job *j, uint32_t r0, uint32_t r1);
 bool rg_v4_mul_float(const v4_job *j, uint32_t r0, uint32_t r1);
 

@@ -30,6 +30,7 @@ RG_INLINE float tree(__m512 acc) {
 RG_INLINE void block(v4_load_fn *load, const v4_job *j, uint32_t r, uint32_t R, uint32_t first,
                      uint32_t C) {
     const uint32_t n = j->x->n_in;
+    const size_t step = (size_t)16 * R * rg_type_get(j->w->type)->block_bytes;
     const uint8_t *w[4];
     const float *x[4];
     __m512 acc[4][4];
@@ -43,6 +44,7 @@ RG_INLINE void block(v4_load_fn *load, const v4_job *j, uint32_t r, uint32_t R, 
     uint32_t k = 0;
     for (; k + 16 <= n; k += 16) {
         __m512 y[4];
+        if (first == 0) v4_fetch(w[0] + k / 16 * step, step, V4_AHEAD);
         for (uint32_t c = 0; c < C; c++)
             y[c] = _mm512_loadu_ps(x[c] + k);
         for (uint32_t i = 0; i < R; i++) {
@@ -108,6 +110,7 @@ static void mul_bf16(const v4_job *j, uint32_t r0, uint32_t r1) {
 static void mul_unpacked(const v4_job *j, uint32_t r0, uint32_t r1) {
     rg_mat row = *j->w;
     v4_job one = *j;
+    row.type = RG_TYPE_F32;
     row.data = j->scratch;
     row.row_bytes = 0; /* every row number finds the unpacked one */
     one.w = &row;
