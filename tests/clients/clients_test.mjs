@@ -181,6 +181,8 @@ const tests = {
     assert.deepEqual([s.stop_reason, s.stop_sequence], ["stop_sequence", " made"]);
     const stream = anthropic.messages.stream({ model: MODEL, max_tokens: 3000, messages: LONG });
     stream.on("error", () => {});
+    stream.on("abort", () => {});
+    stream.done().catch(() => {}); // it ends as aborted
     await sleep(60);
     stream.abort();
     await idle();
