@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """Many rude clients at once: serve_load.py BINARY [SECONDS] [CLIENTS]. Random disconnects, slow
 readers, half-closed sockets, pipelined requests, oversized and broken bodies, against a server with
-four sessions. Every reply that is complete must equal the one of a client alone; the server's memory
-must stay flat; it must end with status 0. A last line says what happened."""
+four sessions. Every reply that is complete must equal the one of a client alone; the server's
+memory must stay flat; it must end with status 0. A last line says what happened."""
 import json
 import os
 import random
@@ -80,7 +80,7 @@ class Crowd:
 
     def act(self, r):
         prompt, stream = r.choice(PROMPTS), r.random() < 0.6
-        how = r.choice(["polite"] * 5 + ["leave", "leave", "half", "slow", "big", "broken", "twice"])
+        how = r.choice(["polite"] * 5 + ["leave"] * 2 + ["half", "slow", "big", "broken", "twice"])
         with socket.create_connection(("127.0.0.1", self.port), 60) as c:
             if how == "big":
                 c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"

@@ -32,8 +32,8 @@ struct rg_engine {
 struct rg_session {
     rg_engine *engine;
     rg_seq *seq;
-    rg_drafter *drafter;    /* NULL: one token at a time */
     rg_seq_options options; /* of the sequence */
+    rg_drafter *drafter;    /* NULL: one token at a time */
     float *logits;          /* [n_vocab] of the last evaluated token */
     bool has_logits;
     int32_t pending; /* chosen, not evaluated; -1 = none */

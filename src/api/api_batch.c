@@ -65,6 +65,9 @@ static XXH128_hash_t hash_ids(const rg_session *s, uint32_t n) {
 rg_code rg_session_snapshot(rg_snapshot **out, const rg_session *s, rg_status *st) {
     *out = NULL;
     const uint32_t n = rg_seq_length(s->seq);
+    if (s->options.draft_max) {
+        return rg_fail(st, RG_UNSUPPORTED, "a session with drafts has no snapshots");
+    }
     if (n == 0 || rg_seq_failed(s->seq) || s->pending >= 0) {
         return rg_fail(st, RG_INVALID,
                        "a session without tokens, with a pending one or after a "
@@ -180,6 +183,9 @@ void rg_session_export(const rg_session *s, const rg_snapshot *p, void *dst) {
 rg_code rg_session_import(rg_session *s, uint32_t n, const void *src, uint64_t n_bytes,
                           rg_status *st) {
     rg_session_reset(s);
+    if (s->options.draft_max) {
+        return rg_fail(st, RG_UNSUPPORTED, "a session with drafts takes no saved state");
+    }
     if (n < 1 || n > rg_seq_capacity(s->seq)) {
         return rg_fail(st, RG_INVALID, "%u saved tokens, the session holds 1..%u", n,
                        rg_seq_capacity(s->seq));

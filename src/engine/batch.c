@@ -10,6 +10,7 @@ static rg_code check_part(const rg_core *core, const rg_batch_rows *p, const int
     if (seq->moce) {
         return rg_fail(st, RG_UNSUPPORTED, "cache-aware routing does not share windows");
     }
+    if (seq->opt.draft_max) return rg_fail(st, RG_UNSUPPORTED, "drafts do not share windows");
     if (p->n < 1 || p->n > seq->opt.n_ctx - seq->length) {
         return rg_fail(st, RG_INVALID, "%u tokens do not fit behind %u in a context of %u", p->n,
                        seq->length, seq->opt.n_ctx);

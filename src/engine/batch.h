@@ -25,12 +25,14 @@ typedef struct rg_batch_rows {
 
 /* Appends ids[sum of n], part by part, in one window of at most the core's chunk. INVALID changes
  * nothing; any other failure leaves all sequences unusable until they are reset or put back.
- * Sequences under cache-aware routing are UNSUPPORTED: their windows are cut at fixed positions. */
+ * Sequences under cache-aware routing are UNSUPPORTED (their windows are cut at fixed positions),
+ * and so are those with drafts. */
 RG_MUST_CHECK rg_code rg_core_eval_batch(rg_core *core, const rg_batch_rows *parts, uint32_t n_part,
                                          const int32_t *ids, const atomic_bool *cancel,
                                          rg_status *st);
 
-/* Bytes of the recurrent part of a sequence's state, the same for every length. */
+/* Sequences without drafts only, from here on. Bytes of the recurrent part of a sequence's state,
+ * the same for every length. */
 size_t rg_seq_state_bytes(const rg_seq *seq);
 /* Copies it out; the sequence has not failed. */
 void rg_seq_state_save(const rg_seq *seq, void *dst);

@@ -265,6 +265,7 @@ rg_code rg_layer_attn(const rg_window *win, const rg_attn_weights *w, uint32_t k
                         .seg = &win->segs[i],
                         .broken = &broken,
                         .kv = &win->segs[i].seq->layers[kv_layer].kv};
+        if (!job.seg->n) continue; /* a draft block without rows of this sequence */
         attend_segment(&job);
     }
     if (atomic_load_explicit(&broken, memory_order_relaxed)) {

@@ -68,6 +68,7 @@ size_t rg_seq_state_bytes(const rg_seq *seq) {
 
 void rg_seq_state_save(const rg_seq *seq, void *dst) {
     RG_ASSERT(!seq->failed);
+    RG_ASSERT(!seq->opt.draft_max);
     walk w = {.mode = WALK_SAVE, .out = dst};
     walk_state(&w, seq);
 }
@@ -78,7 +79,11 @@ void rg_seq_state_load(rg_seq *seq, uint32_t length, const void *src) {
     walk w = {.mode = WALK_LOAD, .in = src};
     walk_state(&w, seq);
     seq->length = length;
-    seq->mtp_length = seq->opt.mtp ? length - 1 : 0;
+    /* Without drafts the last row alone is pending. */
+    seq->mtp_length = seq->mtp_pos = seq->opt.mtp ? length - 1 : 0;
+    seq->n_pending = seq->opt.mtp ? 1 : 0;
+    seq->n_owed = seq->n_open = 0;
+    seq->n_draft_true = seq->n_draft_chain = 0;
     seq->failed = false;
     rg_seq_moce_end(seq);
 }

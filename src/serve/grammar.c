@@ -289,6 +289,22 @@ bool rg_grammar_closed(const rg_grammar *g) {
     return g->now.n == 0 || (g->now.n == 1 && g->now.tops[0] == 0);
 }
 
+static uint64_t mix(uint64_t h, uint64_t x) {
+    h = (h ^ x) * 0x9E3779B97F4A7C15u;
+    return h ^ h >> 29;
+}
+
+/* Stacks in their order, each as the elements from its top down. */
+uint64_t rg_grammar_state(const rg_grammar *g) {
+    uint64_t h = g->now.n;
+    for (uint32_t i = 0; i < g->now.n; i++) {
+        for (uint32_t at = g->now.tops[i]; at; at = g->nodes[at].parent)
+            h = mix(h, g->nodes[at].element + 1u);
+        h = mix(h, 0);
+    }
+    return h;
+}
+
 /* ---- mask ----------------------------------------------------------------------------------- */
 
 /* Walks the tokens in byte order: depths[d] is the run behind the first d bytes of the token, kept

@@ -48,6 +48,8 @@ RG_MUST_CHECK rg_code rg_grammar_feed(rg_grammar *g, const char *bytes, size_t l
 bool rg_grammar_complete(const rg_grammar *g);
 /* Nothing more can follow. */
 bool rg_grammar_closed(const rg_grammar *g);
+/* Equal for runs that want the same: what may follow depends on it alone. */
+uint64_t rg_grammar_state(const rg_grammar *g);
 /* Bits of the text tokens that can follow; tokens that end a generation when it is complete. */
 RG_MUST_CHECK rg_code rg_grammar_mask(rg_grammar *g, const rg_lexicon *l, uint8_t *allowed,
                                       rg_status *st);

@@ -5,13 +5,20 @@
 #include "serve/schema.h"
 #include "serve/split.h"
 
-#define TAIL_MAX 16u
+#define TAIL_MAX  16u
+#define CACHE_MAX 16u /* masks remembered: inside a string one is wanted again and again */
 
 static const char THINK_END[] = "</think>";
 static const char CALL_BEGIN[] = "<tool_call>";
 static const char VALUE_END[] = "\n</parameter>";
 
 typedef enum phase { PHASE_THINK, PHASE_FREE, PHASE_BOUND } phase;
+
+typedef struct cached_mask {
+    uint64_t state;
+    bool full;
+    uint8_t *allowed; /* NULL: not used yet */
+} cached_mask;
 
 struct rg_guide {
     const rg_lexicon *lexicon; /* borrowed */
@@ -24,7 +31,9 @@ struct rg_guide {
     uint32_t call;       /* root behind "<tool_call>" */
     char tail[TAIL_MAX]; /* latest bytes of free text */
     size_t n_tail;
-    uint8_t *allowed;
+    uint8_t *allowed; /* while it thinks */
+    cached_mask cache[CACHE_MAX];
+    uint32_t next_cached;
 };
 
 /* ---- the form of calls ---------------------------------------------------------------------- */
@@ -258,6 +267,8 @@ rg_code rg_guide_create(rg_guide **out, const rg_lexicon *lexicon, const rg_guid
 void rg_guide_destroy(rg_guide *o) {
     if (!o) return;
     rg_grammar_destroy(o->grammar);
+    for (size_t i = 0; i < CACHE_MAX; i++)
+        rg_free(o->cache[i].allowed);
     rg_free(o->allowed);
     rg_free(o);
 }
@@ -273,12 +284,29 @@ static void allow_all_but_ends(rg_guide *o) {
     }
 }
 
+/* The mask of the grammar's state, remembered: walking a large vocabulary takes its time. */
+static rg_code bound_mask(rg_guide *o, const uint8_t **out, rg_status *st) {
+    const uint64_t state = rg_grammar_state(o->grammar);
+    for (size_t i = 0; i < CACHE_MAX; i++) {
+        if (!o->cache[i].full || o->cache[i].state != state) continue;
+        *out = o->cache[i].allowed;
+        return RG_OK;
+    }
+    cached_mask *c = &o->cache[o->next_cached++ % CACHE_MAX];
+    c->full = false;
+    if (!c->allowed) c->allowed = rg_alloc((o->lexicon->n + 7) / 8, 1, st);
+    if (!c->allowed) return RG_NOMEM;
+    RG_TRY(rg_grammar_mask(o->grammar, o->lexicon, c->allowed, st));
+    c->state = state;
+    c->full = true;
+    *out = c->allowed;
+    return RG_OK;
+}
+
 rg_code rg_guide_allowed(rg_guide *o, const uint8_t **out, rg_status *st) {
     *out = NULL;
-    if (o->phase == PHASE_BOUND) {
-        RG_TRY(rg_grammar_mask(o->grammar, o->lexicon, o->allowed, st));
-        *out = o->allowed;
-    } else if (o->phase == PHASE_THINK && o->bound_answer) {
+    if (o->phase == PHASE_BOUND) return bound_mask(o, out, st);
+    if (o->phase == PHASE_THINK && o->bound_answer) {
         allow_all_but_ends(o);
         *out = o->allowed;
     }

@@ -44,6 +44,7 @@ static const route routes[] = {
     {"POST", "/tokenize", NULL, RG_ORDER_TOKENIZE, false, NULL},
     {"POST", "/detokenize", NULL, RG_ORDER_DETOKENIZE, false, NULL},
     {"GET", "/v1/models", rg_status_models, -1, false, JSON_TYPE},
+    {"GET", "/v1/models/", rg_status_model, -1, false, JSON_TYPE}, /* and a name behind it */
     {"GET", "/health", rg_status_health, -1, true, JSON_TYPE},
     {"GET", "/props", rg_status_props, -1, false, JSON_TYPE},
     {"GET", "/metrics", rg_status_metrics, -1, false, "text/plain; version=0.0.4"},
@@ -132,7 +133,9 @@ static const route *find_route(const char *method, const char *path, bool *path_
     *path_known = false;
     const bool head = strcmp(method, "HEAD") == 0;
     for (size_t i = 0; i < RG_ARRAY_LEN(routes); i++) {
-        if (strcmp(routes[i].path, path) != 0) continue;
+        const size_t len = strlen(routes[i].path);
+        const bool prefix = len > 1 && routes[i].path[len - 1] == '/';
+        if (prefix ? strncmp(routes[i].path, path, len) : strcmp(routes[i].path, path)) continue;
         *path_known = true;
         if (strcmp(routes[i].method, head ? "GET" : method) == 0) return &routes[i];
     }
@@ -309,6 +312,8 @@ static void completed(void *server, struct MHD_Connection *c, void **state,
 
 /* ---- listening ------------------------------------------------------------------------------ */
 
+static void log_mhd(void *server, const char *format, va_list args)
+    __attribute__((format(printf, 2, 0)));
 static void log_mhd(void *server, const char *format, va_list args) {
     char line[256];
     (void)server;

@@ -12,13 +12,20 @@ rg_code rg_status_health(rg_server *s, rg_buf *out, rg_status *st) {
                          atomic_load(&s->closing) ? "ending" : "ok", active, queued);
 }
 
-rg_code rg_status_models(rg_server *s, rg_buf *out, rg_status *st) {
-    RG_TRY(rg_buf_puts(out, "{\"object\":\"list\",\"data\":[{\"id\":", st));
+/* There is one model, whatever name it is asked by. */
+rg_code rg_status_model(rg_server *s, rg_buf *out, rg_status *st) {
+    RG_TRY(rg_buf_puts(out, "{\"id\":", st));
     RG_TRY(rg_put_string(out, s->model_name, strlen(s->model_name), st));
     return rg_buf_printf(out, st,
                          ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"regolith\","
-                         "\"type\":\"model\",\"context_length\":%u}],\"has_more\":false}",
+                         "\"type\":\"model\",\"display_name\":\"regolith\",\"context_length\":%u}",
                          (long long)time(NULL), s->opt.n_ctx);
+}
+
+rg_code rg_status_models(rg_server *s, rg_buf *out, rg_status *st) {
+    RG_TRY(rg_buf_puts(out, "{\"object\":\"list\",\"data\":[", st));
+    RG_TRY(rg_status_model(s, out, st));
+    return rg_buf_puts(out, "],\"has_more\":false}", st);
 }
 
 rg_code rg_status_props(rg_server *s, rg_buf *out, rg_status *st) {

@@ -107,6 +107,7 @@ bool rg_turns_round(rg_turns *t, bool cut);
 bool rg_turns_idle(const rg_turns *t);
 /* report.c: bodies of GET requests. */
 RG_MUST_CHECK rg_code rg_status_models(rg_server *s, rg_buf *out, rg_status *st);
+RG_MUST_CHECK rg_code rg_status_model(rg_server *s, rg_buf *out, rg_status *st);
 RG_MUST_CHECK rg_code rg_status_health(rg_server *s, rg_buf *out, rg_status *st);
 RG_MUST_CHECK rg_code rg_status_props(rg_server *s, rg_buf *out, rg_status *st);
 RG_MUST_CHECK rg_code rg_status_metrics(rg_server *s, rg_buf *out, rg_status *st);

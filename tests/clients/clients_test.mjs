@@ -40,7 +40,7 @@ const PARAMETERS = { type: "object", properties: { city: { type: "string" } }, r
 const TOOL = { type: "function", function: { name: "get_weather",
   description: "Report the weather in a town.", parameters: PARAMETERS } };
 const TOOL_A = { name: "get_weather", description: "Report the weather in a town.", input_schema: PARAMETERS };
-const LONG = ask(Array(1700).fill("kindness abscond").join(" "));
+const LONG = ask(Array(500).fill("kindness abscond").join(" "));
 const sleep = (ms) => new Promise((r) => setTimeout(r, ms));
 const health = async () => (await fetch(`${url}/health`)).json();
 
@@ -61,6 +61,7 @@ const tests = {
     assert.equal(r.choices[0].finish_reason, "stop");
     assert.equal(r.usage.total_tokens, r.usage.prompt_tokens + r.usage.completion_tokens);
     assert.equal((await openai.models.list()).data[0].id, MODEL);
+    assert.equal((await openai.models.retrieve(MODEL)).id, MODEL);
   },
   async "openai: stream"() {
     let text = "", usage = null;
@@ -180,6 +181,8 @@ const tests = {
     assert.deepEqual([s.stop_reason, s.stop_sequence], ["stop_sequence", " made"]);
     const stream = anthropic.messages.stream({ model: MODEL, max_tokens: 3000, messages: LONG });
     stream.on("error", () => {});
+    stream.on("abort", () => {});
+    stream.done().catch(() => {}); // it ends as aborted
     await sleep(60);
     stream.abort();
     await idle();

@@ -1,6 +1,6 @@
-/* Any body through the parsers of every dialect and the schema compiler: it is taken or refused with
- * a message, nothing else. Byte 0 chooses the dialect; 3 takes the body as a schema and feeds the
- * grammar what an example of it might begin with.
+/* Any body through the parsers of every dialect and the schema compiler: it is taken or refused
+ * with a message, nothing else. Byte 0 chooses the dialect; 3 takes the body as a schema and feeds
+ * the grammar what an example of it might begin with.
  */
 #include "fuzz_target.h"
 
