@@ -84,7 +84,8 @@ int main(int argc, char **argv) {
     job j = {0};
     size_t bytes = 0, w_bytes = 0;
     if (argc < 6 || !rg_type_by_name(argv[2], &j.type) || !rg_pack_can(j.type)) {
-        fprintf(stderr, "usage: quant_bench pack|rate TYPE ROWS.f32 COLUMNS BLOCKS [WEIGHTS.f32]\n");
+        fprintf(stderr,
+                "usage: quant_bench pack|rate TYPE ROWS.f32 COLUMNS BLOCKS [WEIGHTS.f32]\n");
         return 2;
     }
     float *x = slurp(argv[3], &bytes), *w = NULL;

@@ -100,6 +100,13 @@ typedef struct cli_options {
     double skew, correlation, predictability; /* negative = default */
     uint32_t split_files;
     bool fused, overwrite;
+    /* quantize, convert, imatrix, pull */
+    struct {
+        const char *type, *imatrix, *sensitivity, *dir;
+        uint64_t target_bytes;
+        bool list, dry_run;
+        uint32_t max_tokens;
+    } tools;
     /* doctor */
     bool quick;
     /* what is left behind the flags */
@@ -177,5 +184,6 @@ int cli_trace_profile(const cli_options *opt);
 int cli_pack(const cli_options *opt);
 int cli_bench(const cli_options *opt);
 int cli_kld(const cli_options *opt);
+int cli_quantize(const cli_options *opt);
 
 #endif

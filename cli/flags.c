@@ -11,7 +11,7 @@
 
 /* Groups: m model, e engine, i text input, I ids input, g generation, s sampling, l logits,
  * t tokenize, j json, c chat, f file, x context, b bench, k kld, y synth, d doctor, M routing,
- * r replay, o output file. */
+ * r replay, o output file, q quantize, w model-making. */
 typedef struct flag {
     char group;
     char letter; /* 0 = none */
@@ -54,6 +54,7 @@ static const flag flags[] = {
     {'r', 0, "layer-us", "US", "computing one layer for one row (default 500)"},
     {'r', 0, "row-us", "US", "and for each further row of a window (default 50)"},
     {'o', 'o', "out", "FILE", "write the profile there"},
+    {'v', 'v', "verbose", NULL, "report every tensor"},
     {'m', 'v', "verbose", NULL, "log to standard error; twice for more"},
     {'i', 'p', "prompt", "TEXT", "prompt"},
     {'f', 'f', "file", "FILE", "read the text from a file (- = standard input)"},
@@ -111,6 +112,16 @@ static const flag flags[] = {
     {'y', 0, "fused", NULL, "gate and up in one tensor"},
     {'y', 0, "threads", "N", "threads (default: all)"},
     {'y', 0, "overwrite", NULL, "replace an existing file"},
+    {'q', 0, "type", "TYPE", "type or named mix to make (--list shows them)"},
+    {'q', 0, "tensor-type", "REGEX=TYPE", "type of the tensors that match, first match wins"},
+    {'q', 0, "imatrix", "FILE", "importance of the columns, of `regolith imatrix`"},
+    {'q', 0, "target-bytes", "SIZE", "choose types by measured error so that the file has SIZE"},
+    {'q', 0, "sensitivity", "FILE", "factors of the errors: lines REGEX<tab>FACTOR"},
+    {'q', 0, "list", NULL, "show the named mixes"},
+    {'q', 0, "dry-run", NULL, "report types and sizes, write nothing"},
+    {'w', 0, "split", "N", "write N files"},
+    {'w', 0, "threads", "N", "threads (default: all)"},
+    {'w', 0, "overwrite", NULL, "replace an existing file"},
     {'d', 0, "quick", NULL, "a few seconds instead of half a minute"},
     {'j', 0, "json", NULL, "print figures as JSON"},
     {'h', 'h', "help", NULL, "show this help"},
@@ -436,12 +447,30 @@ static int set_routing(const flag *f, const value *v, cli_options *o) {
     return rc == CLI_OK && !(o->moce >= 0 && o->moce <= 1) ? bad(v, "a number in 0..1") : rc;
 }
 
+/* Model-making commands. */
+static int set_tools(const flag *f, const value *v, cli_options *o) {
+    if (is(f, "type")) o->tools.type = v->text;
+    if (is(f, "imatrix")) o->tools.imatrix = v->text;
+    if (is(f, "sensitivity")) o->tools.sensitivity = v->text;
+    if (is(f, "list")) o->tools.list = true;
+    if (is(f, "dry-run")) o->tools.dry_run = true;
+    if (is(f, "target-bytes")) return parse_size(v, &o->tools.target_bytes);
+    if (is(f, "split")) return parse_u32(v, 999, &o->split_files);
+    if (is(f, "threads")) return parse_int(v, 1, 256, &o->threads);
+    if (is(f, "overwrite")) o->overwrite = true;
+    if (is(f, "tensor-type")) {
+        return add_word(v, o->types, sizeof o->types / sizeof *o->types, &o->n_types);
+    }
+    return CLI_OK;
+}
+
 static int set_value(const flag *f, const value *v, cli_options *o) {
     static const char *const kernels[] = {"auto", "ref"}, *const kv[] = {"f16", "f32"};
     static const char *const backends[] = {"cpu"};
     int choice = 0, rc = CLI_OK;
     if (f->group == 'r') return set_replay(f, v, o);
     if (f->group == 'M') return set_routing(f, v, o);
+    if (strchr("qw", f->group)) return set_tools(f, v, o);
     if (set_plain(f, v->text, o)) return CLI_OK;
     if (f->group == 's') return set_sampling(f, v, o);
     if (f->group == 'y') return set_synth(f, v, o);

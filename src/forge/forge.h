@@ -7,6 +7,7 @@
 
 #include "base/base.h"
 #include "forge/doctor.h"
+#include "forge/quantize.h"
 #include "forge/route_stats.h"
 #include "forge/synth.h"
 #include "model/model.h"

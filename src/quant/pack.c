@@ -33,8 +33,7 @@ static bool is_plain(rg_type type) {
 }
 
 bool rg_pack_can(rg_type type) {
-    return is_plain(type) ||
-           ((unsigned)type < RG_TYPE_COUNT && rg_pack_table_scalar[type] != NULL);
+    return is_plain(type) || ((unsigned)type < RG_TYPE_COUNT && rg_pack_table_scalar[type] != NULL);
 }
 
 size_t rg_pack_scratch_bytes(rg_type type) {

@@ -10,8 +10,8 @@
 
 #include "quant/quant.h"
 
-/* Whether rows of this type can be made: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_K .. q6_K,
- * iq1_s, iq2_xxs, iq2_xs, iq2_s, iq3_xxs, iq3_s, iq4_nl, iq4_xs, q2_0, mxfp4. */
+/* Whether rows of this type can be made: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_K ..
+ * q6_K, iq1_s, iq2_xxs, iq2_xs, iq2_s, iq3_xxs, iq3_s, iq4_nl, iq4_xs, q2_0, mxfp4. */
 bool rg_pack_can(rg_type type);
 
 /* Working memory of one thread for one type. */

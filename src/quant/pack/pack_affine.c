@@ -23,8 +23,7 @@ typedef struct line {
 } line;
 
 static float line_gain(const sums *a, line f) {
-    return 2 * (f.s * a->xq - f.m * a->x + f.s * f.m * a->q) - f.s * f.s * a->qq -
-           f.m * f.m * a->w;
+    return 2 * (f.s * a->xq - f.m * a->x + f.s * f.m * a->q) - f.s * f.s * a->qq - f.m * f.m * a->w;
 }
 
 /* Codes q = (x + m) * inverse, rounded, in 0..top. */
@@ -136,7 +135,8 @@ static float inverse(float s) {
     return s != 0 ? 1 / s : 0;
 }
 
-/* ---- blocks of 32 ----------------------------------------------------------------------------- */
+/* ---- blocks of 32 -----------------------------------------------------------------------------
+ */
 
 /* Scale and minimum through f16, codes [32] under them. */
 static line stored_line(const float *x, const float *w, float top, uint8_t codes[32]) {
@@ -187,7 +187,8 @@ void LV(q5_1)(const float *x, const float *w, uint8_t *dst, void *scratch) {
     store_u32(b->qh, high);
 }
 
-/* ---- blocks of 256 ---------------------------------------------------------------------------- */
+/* ---- blocks of 256 ----------------------------------------------------------------------------
+ */
 
 typedef struct layout {
     unsigned n_sub, sub;
@@ -233,8 +234,10 @@ static float choose(const layout *y, const float *x, const float *w, const line 
     for (unsigned s = 0; s < y->n_sub; s++) {
         const float *xs = x + s * y->sub, *ws = w + s * y->sub;
         const float limit = (float)y->scale_limit;
-        const int sc0 = (int)clamp_code(round_code(subs[s].s * inverse(c->d.s), 0, limit), 0, limit);
-        const int mn0 = (int)clamp_code(round_code(subs[s].m * inverse(c->d.m), 0, limit), 0, limit);
+        const int sc0 =
+            (int)clamp_code(round_code(subs[s].s * inverse(c->d.s), 0, limit), 0, limit);
+        const int mn0 =
+            (int)clamp_code(round_code(subs[s].m * inverse(c->d.m), 0, limit), 0, limit);
         float best = -INFINITY;
         sums a, kept = {0};
         fixed_sums(xs, ws, y->sub, &a);
@@ -285,8 +288,8 @@ static void search(const layout *y, const float *x, const float *w, choice *kept
 static void all_codes(const layout *y, const float *x, const choice *c, uint8_t codes[256]) {
     for (unsigned i = 0; i < 256; i++) {
         const unsigned s = i / y->sub;
-        codes[i] = code_of(x[i], inverse(c->d.s * (float)c->sc[s]), c->d.m * (float)c->mn[s],
-                           y->top);
+        codes[i] =
+            code_of(x[i], inverse(c->d.s * (float)c->sc[s]), c->d.m * (float)c->mn[s], y->top);
     }
 }
 

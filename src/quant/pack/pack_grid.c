@@ -98,37 +98,13 @@ static void fill(const shape *y, tables *t, const float *x, const float *w) {
         fill_group(y, t, g, x + g * y->group, w + g * y->group);
 }
 
-/* The point of least s*s*Q - 2*s*P; the lower index of equal ones. */
-static unsigned least(const float *P, const float *Q, unsigned n, float s, float *cost) {
-    float best[LANES];
-    int32_t at[LANES];
-    for (unsigned l = 0; l < LANES; l++) {
-        best[l] = INFINITY;
-        at[l] = 0;
-    }
-    for (unsigned p = 0; p < n; p += LANES) {
-        for (unsigned l = 0; l < LANES; l++) {
-            const float c = s * (s * Q[p + l] - 2 * P[p + l]);
-            const bool less = c < best[l];
-            best[l] = less ? c : best[l];
-            at[l] = less ? (int32_t)(p + l) : at[l];
-        }
-    }
-    unsigned lane = 0;
-    for (unsigned l = 1; l < LANES; l++) {
-        if (best[l] < best[lane] || (best[l] == best[lane] && at[l] < at[lane])) lane = l;
-    }
-    *cost = best[lane];
-    return (unsigned)at[lane];
-}
-
 /* One wrong sign in one of two neighbour groups of four. */
 static void pick_pair(const shape *y, const tables *t, unsigned g, float s, pick *k, unsigned i) {
     float plain[2], wrong[2];
     unsigned p[2], f[2];
     for (unsigned h = 0; h < 2; h++) {
-        p[h] = least(t->P[g + h], t->Q[g + h], y->points, s, &plain[h]);
-        f[h] = least(t->flip[g + h], t->Q[g + h], y->points, s, &wrong[h]);
+        p[h] = least_point(t->P[g + h], t->Q[g + h], y->points, s, &plain[h]);
+        f[h] = least_point(t->flip[g + h], t->Q[g + h], y->points, s, &wrong[h]);
     }
     const unsigned h = wrong[0] + plain[1] <= plain[0] + wrong[1] ? 0u : 1u;
     k->point[i + h] = (uint16_t)f[h];
@@ -150,7 +126,8 @@ static void pick_sub(const shape *y, const tables *t, unsigned sub, float s, pic
             continue;
         }
         k->flipped[i] = odd;
-        k->point[i] = (uint16_t)least(odd ? t->flip[g] : t->P[g], t->Q[g], y->points, s, &cost);
+        k->point[i] =
+            (uint16_t)least_point(odd ? t->flip[g] : t->P[g], t->Q[g], y->points, s, &cost);
     }
     k->A = k->C = 0;
     for (unsigned i = 0; i < y->groups_a_sub; i++) {
@@ -264,7 +241,8 @@ static unsigned point_of(const shape *y, const choice *c, unsigned g) {
     return c->picks[g / y->groups_a_sub].point[g % y->groups_a_sub];
 }
 
-/* ---- formats ---------------------------------------------------------------------------------- */
+/* ---- formats ----------------------------------------------------------------------------------
+ */
 
 void LV(iq2_xxs)(const float *x, const float *w, uint8_t *dst, void *scratch) {
     static const shape y = {256, 8, 4, 8, true, 43, 0.125f};

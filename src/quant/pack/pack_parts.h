@@ -10,6 +10,7 @@
 #define RG_QUANT_PACK_PARTS_H
 
 #include <math.h>
+#include <string.h>
 
 #include "quant/pack_levels.h"
 #include "quant/unpack.h"
@@ -73,6 +74,38 @@ static inline float signed_peak(const float *x, unsigned n) {
         if (fabsf(x[i]) > fabsf(peak)) peak = x[i];
     }
     return fabsf(peak) < 1e-15f ? 0 : peak;
+}
+
+/* LANES values at once; the compiler makes of them what the level has. */
+typedef float lanes_f32 __attribute__((vector_size(4 * LANES)));
+typedef int32_t lanes_i32 __attribute__((vector_size(4 * LANES)));
+
+/* The point of least s*s*Q - 2*s*P of n, a multiple of LANES; the lower index of equal ones. */
+static inline unsigned least_point(const float *P, const float *Q, unsigned n, float s,
+                                   float *cost) {
+    lanes_f32 best;
+    lanes_i32 at, index;
+    for (unsigned l = 0; l < LANES; l++) {
+        best[l] = INFINITY;
+        at[l] = index[l] = (int32_t)l;
+    }
+    const float twice = 2 * s, square = s * s;
+    for (unsigned p = 0; p < n; p += LANES) {
+        lanes_f32 q, r;
+        memcpy(&q, Q + p, sizeof q);
+        memcpy(&r, P + p, sizeof r);
+        const lanes_f32 c = square * q - twice * r;
+        const lanes_i32 less = c < best;
+        best = (lanes_f32)((less & (lanes_i32)c) | (~less & (lanes_i32)best));
+        at = (less & index) | (~less & at);
+        index += (int32_t)LANES;
+    }
+    unsigned lane = 0;
+    for (unsigned l = 1; l < LANES; l++) {
+        if (best[l] < best[lane] || (best[l] == best[lane] && at[l] < at[lane])) lane = l;
+    }
+    *cost = best[lane];
+    return (unsigned)at[lane];
 }
 
 typedef struct fit {

@@ -22,8 +22,8 @@ typedef struct choice {
 } choice;
 
 /* The best integer of each sub-block under d. Returns the gain; *next is d by least squares. */
-static float choose(const layout *y, const float *x, const float *w, const float *scales,
-                    choice *c, float *next) {
+static float choose(const layout *y, const float *x, const float *w, const float *scales, choice *c,
+                    float *next) {
     float total = 0, up = 0, down = 0;
     for (unsigned s = 0; s < y->n_sub; s++) {
         const float *xs = x + s * y->sub, *ws = w + s * y->sub;
@@ -126,8 +126,13 @@ void LV(iq4_xs)(const float *x, const float *w, uint8_t *dst, void *scratch) {
                                      1,    13,   25,  38,  53,  69,  89,  113};
     static const float mids[15] = {-115.5f, -93.5f, -74,   -57,   -42, -28.5f, -16, -4.5f,
                                    7,       19,     31.5f, 45.5f, 61,  79,     101};
-    static const code_set set = {.lo = -127, .hi = 113, .values = values, .mids = mids,
-                                 .from = 0.75f, .to = 1.35f, .steps = 24};
+    static const code_set set = {.lo = -127,
+                                 .hi = 113,
+                                 .values = values,
+                                 .mids = mids,
+                                 .from = 0.75f,
+                                 .to = 1.35f,
+                                 .steps = 24};
     static const layout y = {.set = &set, .n_sub = 8, .sub = 32, .lo = -32, .hi = 31};
     rg_block_iq4_xs *b = (rg_block_iq4_xs *)(void *)dst;
     uint8_t codes[256];

@@ -5,9 +5,11 @@
 
 #define BLOCK_MAX 64u
 
-/* ---- codes ------------------------------------------------------------------------------------ */
+/* ---- codes ------------------------------------------------------------------------------------
+ */
 
-static fit fit_integers(const code_set *set, const float *x, const float *w, unsigned n, float inv) {
+static fit fit_integers(const code_set *set, const float *x, const float *w, unsigned n,
+                        float inv) {
     float A[LANES] = {0}, C[LANES] = {0};
     const float lo = set->lo, hi = set->hi;
     for (unsigned k = 0; k < n; k += LANES) {
@@ -100,7 +102,8 @@ static float stored_scale(const code_set *set, const float *x, const float *w, u
     return kept;
 }
 
-/* ---- formats ---------------------------------------------------------------------------------- */
+/* ---- formats ----------------------------------------------------------------------------------
+ */
 
 static const code_set q4_set = {.lo = -8, .hi = 7, .from = 0.7f, .to = 1.4f, .steps = 28};
 static const code_set q5_set = {.lo = -16, .hi = 15, .from = 0.85f, .to = 1.2f, .steps = 24};
@@ -109,11 +112,15 @@ static const code_set q2_set = {.lo = -1, .hi = 2, .from = 0.45f, .to = 3.0f, .s
 
 static const float nl_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                     1,    13,   25,  38,  53,  69,  89,  113};
-static const float nl_mids[15] = {-115.5f, -93.5f, -74, -57,   -42,   -28.5f, -16, -4.5f,
-                                  7,       19,     31.5f, 45.5f, 61, 79,   101};
-static const code_set nl_set = {
-    .lo = -127, .hi = 113, .values = nl_values, .mids = nl_mids, .from = 0.75f, .to = 1.35f,
-    .steps = 24};
+static const float nl_mids[15] = {-115.5f, -93.5f, -74,   -57,   -42, -28.5f, -16, -4.5f,
+                                  7,       19,     31.5f, 45.5f, 61,  79,     101};
+static const code_set nl_set = {.lo = -127,
+                                .hi = 113,
+                                .values = nl_values,
+                                .mids = nl_mids,
+                                .from = 0.75f,
+                                .to = 1.35f,
+                                .steps = 24};
 
 static void put_nibbles(uint8_t qs[16], const uint8_t codes[32]) {
     for (unsigned j = 0; j < 16; j++)
@@ -180,7 +187,7 @@ void LV(iq4_nl)(const float *x, const float *w, uint8_t *dst, void *scratch) {
 /* The scale is a power of two: the exponents around the one that reaches the peak are tried. */
 void LV(mxfp4)(const float *x, const float *w, uint8_t *dst, void *scratch) {
     static const float values[16] = {-12, -8, -6, -4, -3, -2, -1, 0, 1, 2, 3, 4, 6, 8, 12, 12};
-    static const float mids[15] = {-10,  -7,   -5,   -3.5f, -2.5f, -1.5f, -0.5f, 0.5f,
+    static const float mids[15] = {-10,  -7,   -5,   -3.5f, -2.5f, -1.5f, -0.5f,   0.5f,
                                    1.5f, 2.5f, 3.5f, 5,     7,     10,    INFINITY};
     static const uint8_t stored[16] = {15, 14, 13, 12, 11, 10, 9, 0, 1, 2, 3, 4, 5, 6, 7, 7};
     static const code_set set = {.values = values, .mids = mids};
@@ -190,7 +197,8 @@ void LV(mxfp4)(const float *x, const float *w, uint8_t *dst, void *scratch) {
     const float peak = fabsf(signed_peak(x, 32));
     int base = 0, kept = 0;
     float best = -INFINITY;
-    (void)frexpf(peak, &base); /* peak = 0.5..1 * 2^base: the stored exponent stands for 2^(e-128) */
+    (void)frexpf(peak,
+                 &base); /* peak = 0.5..1 * 2^base: the stored exponent stands for 2^(e-128) */
     for (int e = base + 123; peak > 0 && e <= base + 127; e++) {
         if (e < 2 || e > 254) continue;
         const float scale = ldexpf(1.0f, e - 128);

@@ -64,36 +64,14 @@ static void fill_group(tables *t, unsigned g, const float *x, const float *w) {
     }
 }
 
-static unsigned least(const float *P, const float *Q, float s) {
-    float best[LANES];
-    int32_t at[LANES];
-    for (unsigned l = 0; l < LANES; l++) {
-        best[l] = INFINITY;
-        at[l] = 0;
-    }
-    for (unsigned p = 0; p < POINTS; p += LANES) {
-        for (unsigned l = 0; l < LANES; l++) {
-            const float c = s * (s * Q[p + l] - 2 * P[p + l]);
-            const bool less = c < best[l];
-            best[l] = less ? c : best[l];
-            at[l] = less ? (int32_t)(p + l) : at[l];
-        }
-    }
-    unsigned lane = 0;
-    for (unsigned l = 1; l < LANES; l++) {
-        if (best[l] < best[lane] || (best[l] == best[lane] && at[l] < at[lane])) lane = l;
-    }
-    return (unsigned)at[lane];
-}
-
 /* Points of a sub-block at scale s > 0, with the better shift. */
 static void pick_sub(const tables *t, unsigned sub, float s, pick *k) {
-    float best = -INFINITY;
+    float best = -INFINITY, cost = 0;
     for (unsigned shift = 0; shift < 2; shift++) {
         pick one = {.shift = shift};
         for (unsigned i = 0; i < 4; i++) {
             const unsigned g = 4 * sub + i;
-            const unsigned p = least(t->P[shift][g], t->Q[shift][g], s);
+            const unsigned p = least_point(t->P[shift][g], t->Q[shift][g], POINTS, s, &cost);
             one.point[i] = (uint16_t)p;
             one.A += t->P[shift][g][p];
             one.C += t->Q[shift][g][p];
