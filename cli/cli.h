@@ -102,7 +102,7 @@ typedef struct cli_options {
     bool fused, overwrite;
     /* quantize, convert, imatrix, pull */
     struct {
-        const char *type, *imatrix, *sensitivity, *dir;
+        const char *type, *imatrix, *sensitivity, *dir, *name;
         uint64_t target_bytes;
         bool list, dry_run;
         uint32_t max_tokens;
@@ -185,5 +185,6 @@ int cli_pack(const cli_options *opt);
 int cli_bench(const cli_options *opt);
 int cli_kld(const cli_options *opt);
 int cli_quantize(const cli_options *opt);
+int cli_convert(const cli_options *opt);
 
 #endif

@@ -11,7 +11,7 @@
 
 /* Groups: m model, e engine, i text input, I ids input, g generation, s sampling, l logits,
  * t tokenize, j json, c chat, f file, x context, b bench, k kld, y synth, d doctor, M routing,
- * r replay, o output file, q quantize, w model-making. */
+ * r replay, o output file, q quantize, w model-making, C convert. */
 typedef struct flag {
     char group;
     char letter; /* 0 = none */
@@ -119,6 +119,10 @@ static const flag flags[] = {
     {'q', 0, "sensitivity", "FILE", "factors of the errors: lines REGEX<tab>FACTOR"},
     {'q', 0, "list", NULL, "show the named mixes"},
     {'q', 0, "dry-run", NULL, "report types and sizes, write nothing"},
+    {'C', 0, "type", "TYPE", "type of the matrices (default: as the checkpoint has them)"},
+    {'C', 0, "tensor-type", "REGEX=TYPE", "type of the tensors that match, first match wins"},
+    {'C', 0, "name", "TEXT", "general.name (default: the folder's)"},
+    {'C', 0, "no-mtp", NULL, "leave the draft block out"},
     {'w', 0, "split", "N", "write N files"},
     {'w', 0, "threads", "N", "threads (default: all)"},
     {'w', 0, "overwrite", NULL, "replace an existing file"},
@@ -450,6 +454,8 @@ static int set_routing(const flag *f, const value *v, cli_options *o) {
 /* Model-making commands. */
 static int set_tools(const flag *f, const value *v, cli_options *o) {
     if (is(f, "type")) o->tools.type = v->text;
+    if (is(f, "name")) o->tools.name = v->text;
+    if (is(f, "no-mtp")) o->no_mtp = true;
     if (is(f, "imatrix")) o->tools.imatrix = v->text;
     if (is(f, "sensitivity")) o->tools.sensitivity = v->text;
     if (is(f, "list")) o->tools.list = true;
@@ -470,7 +476,7 @@ static int set_value(const flag *f, const value *v, cli_options *o) {
     int choice = 0, rc = CLI_OK;
     if (f->group == 'r') return set_replay(f, v, o);
     if (f->group == 'M') return set_routing(f, v, o);
-    if (strchr("qw", f->group)) return set_tools(f, v, o);
+    if (strchr("qwC", f->group)) return set_tools(f, v, o);
     if (set_plain(f, v->text, o)) return CLI_OK;
     if (f->group == 's') return set_sampling(f, v, o);
     if (f->group == 'y') return set_synth(f, v, o);

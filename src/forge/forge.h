@@ -6,6 +6,7 @@
 #define RG_FORGE_H
 
 #include "base/base.h"
+#include "forge/convert.h"
 #include "forge/doctor.h"
 #include "forge/quantize.h"
 #include "forge/route_stats.h"
