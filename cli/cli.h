@@ -186,5 +186,6 @@ int cli_bench(const cli_options *opt);
 int cli_kld(const cli_options *opt);
 int cli_quantize(const cli_options *opt);
 int cli_convert(const cli_options *opt);
+int cli_imatrix(const cli_options *opt);
 
 #endif

@@ -11,7 +11,7 @@
 
 /* Groups: m model, e engine, i text input, I ids input, g generation, s sampling, l logits,
  * t tokenize, j json, c chat, f file, x context, b bench, k kld, y synth, d doctor, M routing,
- * r replay, o output file, q quantize, w model-making, C convert. */
+ * r replay, o output file, q quantize, w model-making, C convert, O imatrix. */
 typedef struct flag {
     char group;
     char letter; /* 0 = none */
@@ -123,6 +123,8 @@ static const flag flags[] = {
     {'C', 0, "tensor-type", "REGEX=TYPE", "type of the tensors that match, first match wins"},
     {'C', 0, "name", "TEXT", "general.name (default: the folder's)"},
     {'C', 0, "no-mtp", NULL, "leave the draft block out"},
+    {'O', 'n', "n-tokens", "N", "tokens of the text at most (default: all)"},
+    {'O', 0, "overwrite", NULL, "replace an existing file"},
     {'w', 0, "split", "N", "write N files"},
     {'w', 0, "threads", "N", "threads (default: all)"},
     {'w', 0, "overwrite", NULL, "replace an existing file"},
@@ -454,6 +456,7 @@ static int set_routing(const flag *f, const value *v, cli_options *o) {
 /* Model-making commands. */
 static int set_tools(const flag *f, const value *v, cli_options *o) {
     if (is(f, "type")) o->tools.type = v->text;
+    if (is(f, "n-tokens")) return parse_u32(v, INT32_MAX, &o->n_predict);
     if (is(f, "name")) o->tools.name = v->text;
     if (is(f, "no-mtp")) o->no_mtp = true;
     if (is(f, "imatrix")) o->tools.imatrix = v->text;
@@ -476,7 +479,7 @@ static int set_value(const flag *f, const value *v, cli_options *o) {
     int choice = 0, rc = CLI_OK;
     if (f->group == 'r') return set_replay(f, v, o);
     if (f->group == 'M') return set_routing(f, v, o);
-    if (strchr("qwC", f->group)) return set_tools(f, v, o);
+    if (strchr("qwCO", f->group)) return set_tools(f, v, o);
     if (set_plain(f, v->text, o)) return CLI_OK;
     if (f->group == 's') return set_sampling(f, v, o);
     if (f->group == 'y') return set_synth(f, v, o);

@@ -81,6 +81,8 @@ void rg_core_destroy(rg_core *core) {
     rg_mem_unmap(core->scratch_memory, core->scratch_bytes);
     rg_free(core->inv_freq);
     rg_free(core->layer_times);
+    rg_importance_destroy(core->importance);
+    rg_free(core->mats);
     rg_free(core);
 }
 
@@ -117,6 +119,15 @@ rg_stream *rg_core_stream(const rg_core *core) {
 
 void rg_core_set_tap(rg_core *core, const rg_tap *tap) {
     core->tap = tap ? *tap : (rg_tap){0};
+}
+
+rg_code rg_core_collect_importance(rg_core *core, rg_status *st) {
+    if (core->importance) return RG_OK;
+    return rg_importance_create(&core->importance, core->mats, core->n_mat, st);
+}
+
+const rg_importance *rg_core_importance(const rg_core *core) {
+    return core->importance;
 }
 
 /* ---- window --------------------------------------------------------------------------------- */

@@ -8,6 +8,7 @@
 #include "base/base.h"
 #include "forge/convert.h"
 #include "forge/doctor.h"
+#include "forge/imatrix_write.h"
 #include "forge/quantize.h"
 #include "forge/route_stats.h"
 #include "forge/synth.h"
