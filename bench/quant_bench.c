@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "quant/pack.h"
+#include "quant/packer.h"
 
 static void *slurp(const char *path, size_t *bytes) {
     FILE *f = fopen(path, "rbe");

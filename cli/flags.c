@@ -11,7 +11,7 @@
 
 /* Groups: m model, e engine, i text input, I ids input, g generation, s sampling, l logits,
  * t tokenize, j json, c chat, f file, x context, b bench, k kld, y synth, d doctor, M routing,
- * r replay, o output file, q quantize, w model-making, C convert, O imatrix. */
+ * r replay, o output file, q quantize, w model-making, C convert, O imatrix, P pull. */
 typedef struct flag {
     char group;
     char letter; /* 0 = none */
@@ -125,6 +125,8 @@ static const flag flags[] = {
     {'C', 0, "no-mtp", NULL, "leave the draft block out"},
     {'O', 'n', "n-tokens", "N", "tokens of the text at most (default: all)"},
     {'O', 0, "overwrite", NULL, "replace an existing file"},
+    {'P', 0, "dir", "FOLDER", "store (default: REGOLITH_MODELS, or the user's cache folder)"},
+    {'P', 0, "sha256", "HEX", "of the file of a URL"},
     {'w', 0, "split", "N", "write N files"},
     {'w', 0, "threads", "N", "threads (default: all)"},
     {'w', 0, "overwrite", NULL, "replace an existing file"},
@@ -457,6 +459,8 @@ static int set_routing(const flag *f, const value *v, cli_options *o) {
 static int set_tools(const flag *f, const value *v, cli_options *o) {
     if (is(f, "type")) o->tools.type = v->text;
     if (is(f, "n-tokens")) return parse_u32(v, INT32_MAX, &o->n_predict);
+    if (is(f, "dir")) o->tools.dir = v->text;
+    if (is(f, "sha256")) o->tools.sha256 = v->text;
     if (is(f, "name")) o->tools.name = v->text;
     if (is(f, "no-mtp")) o->no_mtp = true;
     if (is(f, "imatrix")) o->tools.imatrix = v->text;
@@ -479,7 +483,7 @@ static int set_value(const flag *f, const value *v, cli_options *o) {
     int choice = 0, rc = CLI_OK;
     if (f->group == 'r') return set_replay(f, v, o);
     if (f->group == 'M') return set_routing(f, v, o);
-    if (strchr("qwCO", f->group)) return set_tools(f, v, o);
+    if (strchr("qwCOP", f->group)) return set_tools(f, v, o);
     if (set_plain(f, v->text, o)) return CLI_OK;
     if (f->group == 's') return set_sampling(f, v, o);
     if (f->group == 'y') return set_synth(f, v, o);
@@ -604,8 +608,35 @@ int cli_set_flag(cli_options *o, const char *name, const char *text) {
     return strcmp(text, "off") == 0 ? CLI_OK : bad(&v, "on or off");
 }
 
+void cli_each_flag(const cli_command *c, void (*see)(void *user, const cli_flag_facts *f),
+                   void *user) {
+    for (size_t i = 0; i < N_FLAGS; i++) {
+        const flag *f = &flags[i];
+        const cli_flag_facts facts = {f->letter, f->name, f->arg, f->help};
+        if (accepts(c, f)) see(user, &facts);
+    }
+}
+
+/* In lines of at most 78 columns. */
+static void print_details(const char *command) {
+    const char *text = cli_details(command);
+    size_t column = 0;
+    if (!text) return;
+    while (*text) {
+        const size_t n = strcspn(text, " ");
+        if (column && column + 1 + n > 78) {
+            putchar('\n');
+            column = 0;
+        }
+        column += (size_t)printf("%s%.*s", column ? " " : "", (int)n, text);
+        text += n + strspn(text + n, " ");
+    }
+    printf("\n\n");
+}
+
 void cli_print_help(const cli_command *c) {
     printf("regolith %s %s\n\n%s\n\n", c->name, c->usage, c->summary);
+    print_details(c->name);
     for (size_t i = 0; i < N_FLAGS; i++) {
         const flag *f = &flags[i];
         if (!accepts(c, f) || !f->help) continue;

@@ -8,7 +8,7 @@
 #include "forge/gguf_write.h"
 #include "forge/safetensors.h"
 #include "forge/type_mix.h"
-#include "quant/pack.h"
+#include "quant/quant.h"
 
 /* Numbers of config.json. */
 typedef struct rg_hf_config {

@@ -9,6 +9,7 @@
 #include "forge/convert.h"
 #include "forge/doctor.h"
 #include "forge/imatrix_write.h"
+#include "forge/pull.h"
 #include "forge/quantize.h"
 #include "forge/route_stats.h"
 #include "forge/synth.h"

@@ -6,7 +6,7 @@
 #include "forge/imatrix.h"
 #include "forge/quantize.h"
 #include "forge/type_mix.h"
-#include "quant/pack.h"
+#include "quant/quant.h"
 
 typedef struct rg_quantize_thread {
     float *x, *y; /* [widest row] */
@@ -28,11 +28,9 @@ typedef struct rg_quantize_job {
     bool *known;        /* [matrices] */
     uint64_t importance_cap, known_cap;
     uint8_t *raw, *packed; /* RG_QUANTIZE_CHUNK each */
-    bool target;           /* types come from a budget */
 } rg_quantize_job;
 
-#define RG_QUANTIZE_CHUNK ((size_t)8 << 20) /* bytes of rows read or made at once, at least a row  \
-                                             */
+#define RG_QUANTIZE_CHUNK ((size_t)8 << 20) /* bytes of rows at once, at least a row */
 
 /* quantize_rows.c: working memory for the widest row of all tensors. */
 RG_MUST_CHECK rg_code rg_quantize_rows_init(rg_quantize_job *j, rg_status *st);

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "quant/pack.h"
+#include "quant/quant.h"
 
 /* ---- roles ----------------------------------------------------------------------------------- */
 

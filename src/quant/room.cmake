@@ -1,4 +1,4 @@
-# The packers once per instruction level; the same bits on each (quant/pack/pack_parts.h).
+# The packers once per instruction level; the same bits on each (quant/pack/packer_parts.h).
 file(GLOB rg_pack_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/quant/pack/*.c)
 
 function(rg_pack_level level)

@@ -12,7 +12,7 @@
  */
 #include <string.h>
 
-#include "quant/pack/pack_parts.h"
+#include "quant/pack/packer_parts.h"
 
 #define POINTS_MAX 1024u
 #define GROUP_MAX  8u

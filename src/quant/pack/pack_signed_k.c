@@ -6,7 +6,7 @@
  */
 #include <string.h>
 
-#include "quant/pack/pack_parts.h"
+#include "quant/pack/packer_parts.h"
 
 #define SUBS_MAX 16u
 

@@ -1,7 +1,7 @@
 /* Formats with one scale a block and codes around zero: q4_0, q5_0, q8_0, q2_0, iq4_nl, mxfp4; and
  * the search they share with the formats of 256 elements.
  */
-#include "quant/pack/pack_parts.h"
+#include "quant/pack/packer_parts.h"
 
 #define BLOCK_MAX 64u
 

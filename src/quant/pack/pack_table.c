@@ -1,5 +1,5 @@
 /* The packers of one instruction level. */
-#include "quant/pack/pack_parts.h"
+#include "quant/pack/packer_parts.h"
 
 pack_block_fn *const RG_PACK_JOIN(rg_pack_table, RG_LEVEL)[RG_TYPE_COUNT] = {
     [RG_TYPE_Q4_0] = LV(q4_0),       [RG_TYPE_Q4_1] = LV(q4_1),       [RG_TYPE_Q5_0] = LV(q5_0),

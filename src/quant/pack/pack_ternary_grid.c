@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "quant/pack/pack_parts.h"
+#include "quant/pack/packer_parts.h"
 
 #define POINTS 2048u
 #define GROUPS 32u

@@ -1,12 +1,12 @@
 /* The door of the packers: weights of a row, choice of level and format. Pure functions, any
  * thread.
  */
-#include "quant/pack.h"
+#include "quant/packer.h"
 
 #include <math.h>
 
 #include "quant/half.h"
-#include "quant/pack_levels.h"
+#include "quant/packer_levels.h"
 
 /* Columns without importance keep this part of the mean: their codes stay sensible. */
 #define WEIGHT_FLOOR 1e-4

@@ -146,8 +146,18 @@ static rg_code make_identity(const rg_quantize_job *j, const rg_gguf_out *head, 
 
 /* ---- report ---------------------------------------------------------------------------------- */
 
-static rg_code report_totals(const rg_quantize_job *j, uint64_t file_bytes, rg_buf *out,
-                             rg_status *st) {
+/* Name, type, bytes, and the relative error of what the matrix gives (rg_quantize_measure). */
+static rg_code report_tensor(rg_quantize_job *j, uint32_t i, rg_buf *out, rg_status *st) {
+    const rg_out_tensor *t = &j->out[i];
+    double error = 0;
+    if (t->type != rg_gguf_tensor_at(j->gguf, i)->type) {
+        RG_TRY(rg_quantize_measure(j, i, t->type, &error, st));
+    }
+    return rg_buf_printf(out, st, "  %-40s %-8s %12llu %.6e\n", t->name,
+                         rg_type_get((uint32_t)t->type)->name, (ull)t->size_bytes, error);
+}
+
+static rg_code report_totals(rg_quantize_job *j, uint64_t file_bytes, rg_buf *out, rg_status *st) {
     uint64_t bytes[RG_TYPE_COUNT] = {0}, values[RG_TYPE_COUNT] = {0}, all = 0, expert = 0, X = 0;
     uint32_t n[RG_TYPE_COUNT] = {0};
     for (uint32_t i = 0; i < j->n; i++) {
@@ -161,10 +171,7 @@ static rg_code report_totals(const rg_quantize_job *j, uint64_t file_bytes, rg_b
             expert += t->size_bytes;
             if (strstr(t->name, "ffn_down_exps")) X += t->ne[2];
         }
-        if (j->opt->verbose) {
-            RG_TRY(rg_buf_printf(out, st, "  %-40s %-8s %12llu\n", t->name,
-                                 rg_type_get((uint32_t)t->type)->name, (ull)t->size_bytes));
-        }
+        if (j->opt->verbose) RG_TRY(report_tensor(j, i, out, st));
     }
     RG_TRY(rg_buf_printf(out, st, "%-9s %8s %14s %14s\n", "type", "tensors", "weights", "bytes"));
     for (uint32_t t = 0; t < RG_TYPE_COUNT; t++) {

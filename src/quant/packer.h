@@ -5,8 +5,8 @@
  * column (mean square of what is multiplied with it), or 1. The searches are ours; what they have
  * in common with the reference quantizers (GGUF format notes, part E) is the block layouts.
  */
-#ifndef RG_QUANT_PACK_H
-#define RG_QUANT_PACK_H
+#ifndef RG_QUANT_PACKER_H
+#define RG_QUANT_PACKER_H
 
 #include "quant/quant.h"
 

@@ -6,13 +6,13 @@
  * them maximise the gain, which is sum w x^2 minus that error: for values s*q of codes q it is
  * 2 s A - s^2 C with A = sum w x q and C = sum w q^2, so the best scale of given codes is A / C.
  */
-#ifndef RG_QUANT_PACK_PARTS_H
-#define RG_QUANT_PACK_PARTS_H
+#ifndef RG_QUANT_PACKER_PARTS_H
+#define RG_QUANT_PACKER_PARTS_H
 
 #include <math.h>
 #include <string.h>
 
-#include "quant/pack_levels.h"
+#include "quant/packer_levels.h"
 #include "quant/unpack.h"
 
 #define RG_PACK_JOIN2(name, level) name##_##level

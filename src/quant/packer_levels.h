@@ -1,6 +1,6 @@
 /* Tables of the packers, one for each instruction level that was built. Private to the room. */
-#ifndef RG_QUANT_PACK_LEVELS_H
-#define RG_QUANT_PACK_LEVELS_H
+#ifndef RG_QUANT_PACKER_LEVELS_H
+#define RG_QUANT_PACKER_LEVELS_H
 
 #include "quant/quant.h"
 
