@@ -99,10 +99,6 @@ void bench_free_arms(bench_job *job);
 /* bench_run.c: a cold and a warm run of an open arm into slot `rep`. */
 rg_code bench_run_arm(bench_job *job, bench_arm *arm, uint32_t rep, rg_status *st);
 
-/* bench_drive.c: rate of random reads of `read_bytes`, past the page cache; 0 when it cannot be
- * measured. */
-double bench_drive_gb_s(const char *path, uint64_t read_bytes);
-
 /* bench_watch.c: what else the machine did. */
 void bench_watch_begin(bench_watch *w);
 void bench_watch_look(bench_watch *w);

@@ -72,7 +72,8 @@ static rg_code open_arm(bench_job *job, bench_arm *arm, rg_status *st) {
     RG_TRY(rg_session_create(&arm->session, arm->engine, &so, st));
     const bool streams = arm->info.arena_bytes && !arm->opt.io_null;
     if (job->ceiling_gb_s <= 0 && streams) {
-        job->ceiling_gb_s = bench_drive_gb_s(arm->opt.model, arm->info.expert_bytes);
+        RG_TRY(rg_doctor_expert_ceiling(&job->ceiling_gb_s, arm->opt.model, arm->info.expert_bytes,
+                                        st));
     }
     return warm_up(job, arm, st);
 }

@@ -171,52 +171,88 @@ static void limits_v2(cgroup_limits *l, const char *dir) {
         limit_cpus(l, quota, period);
 }
 
-static void limits_v1(cgroup_limits *l) {
-    uint64_t max = 0, used = 0, quota = 0, period = 0;
-    if (read_u64("/sys/fs/cgroup/memory/memory.limit_in_bytes", &max) &&
-        read_u64("/sys/fs/cgroup/memory/memory.usage_in_bytes", &used)) {
-        char text[KERNEL_FILE_MAX];
-        (void)read_kernel_file(text, "/sys/fs/cgroup/memory/memory.stat");
-        limit_memory(l, max, used,
-                     line_value(text, "total_inactive_file ") +
-                         line_value(text, "total_active_file "));
-    }
-    /* A quota of -1 reads as a huge number: no limit. */
-    if (read_u64("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", &quota) &&
-        read_u64("/sys/fs/cgroup/cpu/cpu.cfs_period_us", &period)) {
-        limit_cpus(l, quota, period);
-    }
+/* Memory limit of the version 1 cgroup in directory `dir`. */
+static void limit_memory_v1(cgroup_limits *l, const char *dir) {
+    char path[CGROUP_PATH_MAX + 64], text[KERNEL_FILE_MAX];
+    uint64_t max = 0, used = 0;
+    snprintf(path, sizeof path, "%s/memory.limit_in_bytes", dir);
+    const bool has_max = read_u64(path, &max);
+    snprintf(path, sizeof path, "%s/memory.usage_in_bytes", dir);
+    if (!has_max || !read_u64(path, &used)) return;
+    snprintf(path, sizeof path, "%s/memory.stat", dir);
+    (void)read_kernel_file(text, path);
+    limit_memory(l, max, used,
+                 line_value(text, "total_inactive_file ") + line_value(text, "total_active_file "));
 }
 
-/* Path of this process's version 2 cgroup below the mount; "" for the root or when unknown. */
-static void own_cgroup(char path[CGROUP_PATH_MAX]) {
+/* A quota of -1 reads as a huge number: no limit. */
+static void limit_cpus_v1(cgroup_limits *l, const char *dir) {
+    char path[CGROUP_PATH_MAX + 64];
+    uint64_t quota = 0, period = 0;
+    snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", dir);
+    const bool has_quota = read_u64(path, &quota);
+    snprintf(path, sizeof path, "%s/cpu.cfs_period_us", dir);
+    if (has_quota && read_u64(path, &period)) limit_cpus(l, quota, period);
+}
+
+/* Whether the comma-separated `names` of `len` bytes hold `name`. */
+static bool has_name(const char *names, size_t len, const char *name) {
+    const size_t want = strlen(name);
+    for (size_t at = 0; at < len;) {
+        const char *comma = memchr(names + at, ',', len - at);
+        const size_t n = comma ? (size_t)(comma - names) - at : len - at;
+        if (n == want && memcmp(names + at, name, n) == 0) return true;
+        at += n + 1;
+    }
+    return false;
+}
+
+/* Path of this process's cgroup below the mount of `controller` ("" is version 2); "" for the root
+ * or when unknown. A line is "number:names:/path", see cgroups(7). */
+static void own_cgroup(char path[CGROUP_PATH_MAX], const char *controller) {
     path[0] = 0;
     char text[KERNEL_FILE_MAX];
     (void)read_kernel_file(text, "/proc/self/cgroup");
-    const char *line = strncmp(text, "0::/", 4) == 0 ? text : strstr(text, "\n0::/");
-    if (!line) return;
-    const char *begin = strchr(line, '/');
-    const size_t len = strcspn(begin, "\n");
-    if (len >= CGROUP_PATH_MAX || len == 1) return;
-    memcpy(path, begin, len);
-    path[len] = 0;
-    /* "/.." climbs out of a namespace that hides the real directory. */
-    if (strstr(path, "/..")) path[0] = 0;
+    for (const char *line = text; *line;) {
+        const size_t len = strcspn(line, "\n");
+        const char *names = memchr(line, ':', len);
+        const char *end = names ? memchr(names + 1, ':', len - (size_t)(names + 1 - line)) : NULL;
+        const size_t at = end ? (size_t)(end + 1 - line) : len;
+        const bool ours =
+            end && (controller[0] ? has_name(names + 1, (size_t)(end - names - 1), controller)
+                                  : end == names + 1);
+        if (ours && len - at > 1 && len - at < CGROUP_PATH_MAX) {
+            memcpy(path, line + at, len - at);
+            path[len - at] = 0;
+            /* "/.." climbs out of a namespace that hides the real directory. */
+            if (strstr(path, "/..")) path[0] = 0;
+            return;
+        }
+        line += len + (line[len] == '\n');
+    }
 }
 
-/* The tightest limits of this process's cgroup and those above it. */
-static cgroup_limits cgroup_tightest(void) {
-    cgroup_limits l = {.left_bytes = UINT64_MAX, .cpus = INT_MAX};
-    char path[CGROUP_PATH_MAX], dir[CGROUP_PATH_MAX + 16];
-    own_cgroup(path);
+/* Applies `look` to this process's cgroup of a controller and to those above it. Where a namespace
+ * or a bind mount hides them, only the root is found. */
+static void climb(cgroup_limits *l, const char *controller, const char *mount,
+                  void (*look)(cgroup_limits *l, const char *dir)) {
+    char path[CGROUP_PATH_MAX], dir[CGROUP_PATH_MAX + 32];
+    own_cgroup(path, controller);
     for (int i = 0; i < CGROUP_DEPTH_MAX; i++) {
-        snprintf(dir, sizeof dir, "/sys/fs/cgroup%s", path);
-        limits_v2(&l, dir);
+        snprintf(dir, sizeof dir, "%s%s", mount, path);
+        look(l, dir);
         char *slash = strrchr(path, '/');
         if (!slash) break;
         *slash = 0;
     }
-    limits_v1(&l);
+}
+
+/* The tightest limits of this process's cgroups, of either version, and those above them. */
+static cgroup_limits cgroup_tightest(void) {
+    cgroup_limits l = {.left_bytes = UINT64_MAX, .cpus = INT_MAX};
+    climb(&l, "", "/sys/fs/cgroup", limits_v2);
+    climb(&l, "memory", "/sys/fs/cgroup/memory", limit_memory_v1);
+    climb(&l, "cpu", "/sys/fs/cgroup/cpu", limit_cpus_v1);
     return l;
 }
 

@@ -14,6 +14,8 @@ typedef struct attn_job {
     const rg_segment *seg;
     const rg_kv *kv;
     uint32_t first_block; /* of the finished blocks to make */
+    uint32_t piece_heads; /* query heads of one task at most, all on one key head */
+    uint32_t n_piece;     /* tasks of a row */
     atomic_bool *broken;  /* the index met a value that is not finite: the selection hides it */
 } attn_job;
 
@@ -189,20 +191,40 @@ static void attend(void *arg, size_t begin, size_t end, int thread) {
     const bool f16 = rg_seq_f16(job->seg->seq);
     const size_t stride = (size_t)hp->n_head_kv * D;
     const float scale = 1.0f / sqrtf((float)D);
-    for (size_t i = begin; i < end; i++) { /* one head of one row */
-        const size_t row = job->seg->row0 + i / hp->n_head;
-        const uint32_t h = (uint32_t)(i % hp->n_head);
-        const size_t kv_head = (size_t)(h / group) * D;
+    for (size_t i = begin; i < end; i++) { /* a piece of the heads of one row */
+        const size_t row = job->seg->row0 + i / job->n_piece;
+        const uint32_t piece = (uint32_t)(i % job->n_piece), pieces = job->n_piece / hp->n_head_kv;
+        const uint32_t kv = piece / pieces, from = piece % pieces * job->piece_heads;
+        const uint32_t h = kv * group + from;
+        const uint32_t n = group - from < job->piece_heads ? group - from : job->piece_heads;
+        const size_t kv_head = (size_t)kv * D;
         const rg_cache_view k = {cache_at(job, job->kv->k, kv_head), f16, stride};
         const rg_cache_view v = {cache_at(job, job->kv->v, kv_head), f16, stride};
         const size_t at = row * hp->n_head + h;
         float *o = core->s.attn_o + at * D;
-        core->ops->attention(core->s.q + at * D, &k, &v, D, scale,
+        core->ops->attention(core->s.q + at * D, n, &k, &v, D, scale,
                              core->s.run_first + row * core->s.run_cap,
                              core->s.run_count + row * core->s.run_cap, core->s.n_run[row], o,
                              core->threads[thread].attn);
-        core->ops->sigmoid_mul(o, core->s.qg + at * 2 * D + D, o, D);
+        for (uint32_t j = 0; j < n; j++) {
+            const float *gate = core->s.qg + (at + j) * 2 * D + D;
+            core->ops->sigmoid_mul(o + (size_t)j * D, gate, o + (size_t)j * D, D);
+        }
     }
+}
+
+/* Heads that share keys are computed together, which loads a key once; cut finer where few rows
+ * would leave threads without work. */
+static void cut_heads(attn_job *job) {
+    const rg_hparams *hp = job->core->hp;
+    const uint32_t group = hp->n_head / hp->n_head_kv;
+    const size_t tasks = (size_t)job->seg->n * hp->n_head_kv;
+    const size_t threads = (size_t)rg_pool_threads(job->core->pool);
+    uint32_t pieces = (group + RG_ATTENTION_HEADS - 1) / RG_ATTENTION_HEADS;
+    if (tasks * pieces < threads) pieces = (uint32_t)((threads + tasks - 1) / tasks);
+    if (pieces > group) pieces = group;
+    job->piece_heads = (group + pieces - 1) / pieces;
+    job->n_piece = (group + job->piece_heads - 1) / job->piece_heads * hp->n_head_kv;
 }
 
 static void attend_segment(attn_job *job) {
@@ -215,7 +237,8 @@ static void attend_segment(attn_job *job) {
         rg_pool_run(core->pool, last - job->first_block, 1, block_keys, job);
     }
     rg_pool_run(core->pool, job->seg->n, 1, select_rows, job);
-    rg_pool_run(core->pool, (size_t)job->seg->n * core->hp->n_head, 1, attend, job);
+    cut_heads(job);
+    rg_pool_run(core->pool, (size_t)job->seg->n * job->n_piece, 1, attend, job);
 }
 
 rg_code rg_layer_attn(const rg_window *win, const rg_attn_weights *w, uint32_t kv_layer,

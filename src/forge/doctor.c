@@ -147,3 +147,25 @@ cleanup:
     rg_free(path);
     return rc;
 }
+
+rg_code rg_doctor_expert_ceiling(double *gb_s, const char *model, uint64_t expert_bytes,
+                                 rg_status *st) {
+    rg_gguf *g = NULL;
+    char *path = NULL;
+    int sys_errno = 0;
+    rg_code rc = RG_OK;
+    *gb_s = 0;
+    rg_doctor_drive *drive = rg_alloc(1, sizeof *drive, st);
+    if (!drive) return RG_NOMEM;
+    *drive = (rg_doctor_drive){
+        .expert_bytes = expert_bytes < UINT32_MAX / 2 ? (uint32_t)expert_bytes : UINT32_MAX / 2};
+    RG_GO(rg_gguf_open(&g, model, st));
+    RG_GO(largest_file(g, &path, st));
+    RG_GO(rg_doctor_measure_expert(drive, path, rg_doctor_uring_works(&sys_errno), st));
+    *gb_s = drive->expert_ceiling_gb_s;
+cleanup:
+    rg_gguf_close(g);
+    rg_free(path);
+    rg_free(drive);
+    return rc;
+}

@@ -90,6 +90,10 @@ typedef struct rg_doctor_options {
 
 RG_MUST_CHECK rg_code rg_doctor_run(rg_doctor_report *out, const rg_doctor_options *opt,
                                     rg_status *st);
+/* Only the drive under the experts of `model`, at reads of `expert_bytes` (> 0), in about 2 s:
+ * `*gb_s` is what the full examination calls expert_ceiling_gb_s, 0 if it could not be measured. */
+RG_MUST_CHECK rg_code rg_doctor_expert_ceiling(double *gb_s, const char *model,
+                                               uint64_t expert_bytes, rg_status *st);
 /* Lines for people; an object with stable keys, snake_case, units last. */
 RG_MUST_CHECK rg_code rg_doctor_text(const rg_doctor_report *r, rg_buf *out, rg_status *st);
 RG_MUST_CHECK rg_code rg_doctor_json(const rg_doctor_report *r, rg_buf *out, rg_status *st);

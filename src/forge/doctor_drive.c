@@ -308,3 +308,33 @@ cleanup:
     rg_free(b.buffers);
     return rc;
 }
+
+/* ---- one figure ------------------------------------------------------------------------------ */
+
+rg_code rg_doctor_measure_expert(rg_doctor_drive *d, const char *path, bool uring, rg_status *st) {
+    static const uint32_t depths[] = {8, 16, 32}; /* few: the buffers come on top of a plan */
+    const rg_doctor_options opt = {.quick = false};
+    rg_doctor_steps steps = {.opt = &opt, .total = 2 * RG_ARRAY_LEN(depths)};
+    rg_code rc = RG_OK;
+    bench b = {.d = d, .steps = &steps, .fd = -1, .uring = uring};
+    if (d->expert_bytes > EXPERT_MAX) d->expert_bytes = EXPERT_MAX;
+    d->expert_bytes = (d->expert_bytes + ALIGN - 1) / ALIGN * ALIGN;
+    open_model(d, path, &b.fd);
+    if (b.fd < 0) return RG_OK;
+    const size_t want = (size_t)d->expert_bytes * depths[RG_ARRAY_LEN(depths) - 1];
+    b.buffers = rg_alloc_aligned(ALIGN, want < BUFFERS_MAX ? want : BUFFERS_MAX, st);
+    if (!b.buffers) {
+        rc = RG_NOMEM;
+        goto cleanup;
+    }
+    d->direct = direct_works(b.fd, b.buffers);
+    for (size_t k = 0; k < RG_ARRAY_LEN(depths); k++) {
+        RG_GO(measure_point(&b, RG_DOCTOR_URING, d->direct, d->expert_bytes, depths[k], st));
+        RG_GO(measure_point(&b, RG_DOCTOR_PREAD, d->direct, d->expert_bytes, depths[k], st));
+    }
+    find_ceilings(d);
+cleanup:
+    close(b.fd);
+    rg_free(b.buffers);
+    return rc;
+}

@@ -44,6 +44,9 @@ RG_MUST_CHECK rg_code rg_doctor_measure_drive(rg_doctor_drive *d, const char *pa
                                               const char *folder, bool uring,
                                               rg_doctor_steps *steps, rg_status *st);
 uint32_t rg_doctor_drive_steps(bool quick);
+/* Only reads of d->expert_bytes from `path`, at the depths that streaming uses. */
+RG_MUST_CHECK rg_code rg_doctor_measure_expert(rg_doctor_drive *d, const char *path, bool uring,
+                                               rg_status *st);
 
 /* doctor_memory.c */
 RG_MUST_CHECK rg_code rg_doctor_measure_memory(rg_doctor_machine *m, bool quick, int n_threads,

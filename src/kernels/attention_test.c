@@ -85,7 +85,7 @@ static void one_run(setup *s, uint32_t first, uint32_t count) {
 static void run(setup *s, const rg_ops *ops, float *o) {
     memset(s->tmp, 0xff, sizeof s->tmp);
     memset(o, 0xff, s->D * sizeof *o);
-    ops->attention(s->q, &s->k, &s->v, s->D, s->scale, s->first, s->count, s->n_run, o, s->tmp);
+    ops->attention(s->q, 1, &s->k, &s->v, s->D, s->scale, s->first, s->count, s->n_run, o, s->tmp);
 }
 
 /* ---- softmax in double ----------------------------------------------------------------------- */
@@ -207,6 +207,35 @@ static void equals_softmax(void **state) {
         one_run(s, 0, 300);
         expect_all(s, 1e-5);
     }
+    setup_destroy(s);
+}
+
+/* Heads that share keys: what each gives alone, for every count of heads. */
+static void heads_together_equal_heads_alone(void **state) {
+    (void)state;
+    const level_list levels = levels_here();
+    draws d = draws_start("heads_together_equal_heads_alone", 51006);
+    setup *s = setup_create();
+    float *q = test_alloc(sizeof(float) * RG_ATTENTION_HEADS * D_MAX);
+    float *o = test_alloc(sizeof(float) * RG_ATTENTION_HEADS * D_MAX);
+    for (uint32_t round = 0; round < 3 * RG_ATTENTION_HEADS; round++) {
+        const uint32_t n = round % RG_ATTENTION_HEADS + 1, D = sizes[draw_below(&d, 9)];
+        fill_cache(s, &d, D, draw_below(&d, 2), 2.0);
+        draw_floats(&d, q, n * D, -2.0, 2.0);
+        draw_runs(s, &d, 1 + draw_below(&d, 200));
+        for (uint32_t l = 0; l < levels.n; l++) {
+            memset(o, 0xff, sizeof(float) * n * D);
+            levels.ops[l]->attention(q, n, &s->k, &s->v, D, s->scale, s->first, s->count, s->n_run,
+                                     o, s->tmp);
+            for (uint32_t h = 0; h < n; h++) {
+                memcpy(s->q, q + (size_t)h * D, sizeof(float) * D);
+                run(s, levels.ops[0], s->want);
+                expect_same(o + (size_t)h * D, s->want, D, "one of several heads", levels.ops[l]);
+            }
+        }
+    }
+    rg_free(q);
+    rg_free(o);
     setup_destroy(s);
 }
 
@@ -382,6 +411,7 @@ static void index_scores_equal_their_formula(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equals_softmax),
+        cmocka_unit_test(heads_together_equal_heads_alone),
         cmocka_unit_test(one_key_gives_its_value),
         cmocka_unit_test(cut_of_runs_and_masked_keys_change_nothing),
         cmocka_unit_test(masked_spans_change_nothing),

@@ -55,6 +55,8 @@ rg_act_form rg_act_form_of(rg_type type, rg_kernel_set set);
 /* Bytes of scratch one thread needs for rg_ops.mul with rows of up to `n_in` values. */
 size_t rg_mul_scratch_bytes(uint32_t n_in);
 
+/* Query heads of one call of attention. */
+#define RG_ATTENTION_HEADS 16u
 /* Positions of one attention span (charter clause 4). */
 #define RG_SPAN 64u
 
@@ -130,14 +132,15 @@ typedef struct rg_ops {
      * x' = fma(x, cos, -(y * sin)), y' = fma(y, cos, x * sin). */
     void (*rope)(float *x, const float *cs, uint32_t n_rot);
 
-    /* Attention of one query head over absolute spans (charter clause 4). `blocks` lists the
-     * allowed key runs in ascending position: run b covers [first, first + count). o[D]. For each
-     * span: score = dot * scale, m = max, p = exp(score - m), l = lane sums of p by position mod 16
-     * then the tree, o = fma(p, v, o) ascending. Spans merge ascending: M = max(m, ms),
-     * a = exp(m - M), b = exp(ms - M), l = fma(l, a, ls * b), o = fma(o, a, os * b). Result o / l.
+    /* Attention of n_q <= RG_ATTENTION_HEADS query heads on the same keys, over absolute spans
+     * (charter clause 4). q, o: [n_q][D]. The allowed keys are runs in ascending position: run b
+     * covers [first, first + count). Each head for itself, for each span: score = dot * scale, m =
+     * max, p = exp(score - m), l = lane sums of p by position mod 16 then the tree, o = fma(p, v,
+     * o) ascending. Spans merge ascending: M = max(m, ms), a = exp(m - M), b = exp(ms - M), l =
+     * fma(l, a, ls * b), o = fma(o, a, os * b). Result o / l.
      */
-    void (*attention)(const float *q, const rg_cache_view *k, const rg_cache_view *v, uint32_t D,
-                      float scale, const uint32_t *run_first, const uint32_t *run_count,
+    void (*attention)(const float *q, uint32_t n_q, const rg_cache_view *k, const rg_cache_view *v,
+                      uint32_t D, float scale, const uint32_t *run_first, const uint32_t *run_count,
                       uint32_t n_run, float *o, float *tmp);
 
     /* Scores of indexer blocks [b0, b1): out[b] = sum over heads ascending of max(0, q_h . key_b)
@@ -151,7 +154,7 @@ typedef struct rg_ops {
 } rg_ops;
 
 /* Floats of `tmp` that attention and index_scores need for head size D. */
-#define RG_ATTENTION_TMP(D) (RG_SPAN + 3u * (D) + 64u)
+#define RG_ATTENTION_TMP(D) (RG_ATTENTION_HEADS * RG_SPAN + 3u * (D) + 64u)
 
 /* The table of a level that this machine runs (rg_cpu_level_pick). A level without own kernels
  * gives the nearest weaker one. */

@@ -17,7 +17,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(rg_v4_flags -march=x86-64-v4 -mavx512vnni -mavx512vbmi -mavx512bitalg
     -mprefer-vector-width=512)
   rg_kernel_level(v4 RG_CPU_X86_V4 ${rg_v4_flags})
-  target_compile_definitions(rg_kernels_v4 PRIVATE RG_LEVEL_MUL=rg_v4_mul)
+  target_compile_definitions(rg_kernels_v4 PRIVATE RG_LEVEL_MUL=rg_v4_mul
+    RG_LEVEL_ATTENTION=rg_v4_attention)
   file(GLOB rg_v4_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cpu/x86/v4_*.c)
   add_library(rg_kernels_v4_mul OBJECT ${rg_v4_sources})
   target_link_libraries(rg_kernels_v4_mul PRIVATE rg_flags rg_quant)

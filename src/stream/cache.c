@@ -337,6 +337,7 @@ static bool make_room(rg_cache *c, uint32_t item, uint32_t class_id, rg_claim_ki
         return room_for_miss(c, class_id);
     case RG_CLAIM_GUESS:
         return room_for_guess(c, class_id, item, c->guard);
+    case RG_CLAIM_GUESS_TRUSTED:
     case RG_CLAIM_GUESS_PREFILL:
         return room_for_guess(c, class_id, item, false);
     case RG_CLAIM_WARM:
@@ -391,7 +392,7 @@ uint32_t rg_cache_claim(rg_cache *c, uint32_t item, rg_claim_kind kind, uint32_t
     if (!make_room(c, item, class_id, kind)) return RG_SLOT_NONE;
     const uint32_t slot = rg_arena_take(c->arena, class_id);
     RG_ASSERT(slot != RG_SLOT_NONE);
-    const bool guess = kind == RG_CLAIM_GUESS || kind == RG_CLAIM_GUESS_PREFILL;
+    const bool guess = kind != RG_CLAIM_MISS && kind != RG_CLAIM_WARM;
     rg_arena_claim(c->arena, slot, item, group, guess ? RG_SLOT_GUESS : RG_SLOT_HELD);
     c->slot_of[item] = slot;
     rg_slot *s = &c->arena->slots[slot];

@@ -11,6 +11,7 @@
 typedef enum rg_claim_kind {
     RG_CLAIM_MISS,          /* wanted; finds a victim while one slot is not pinned or lost */
     RG_CLAIM_GUESS,         /* read ahead, under the guess guard */
+    RG_CLAIM_GUESS_TRUSTED, /* the same without the guard: its rank nearly always comes true */
     RG_CLAIM_GUESS_PREFILL, /* read ahead, no guard: nearly all of them are wanted */
     RG_CLAIM_WARM           /* free slots only */
 } rg_claim_kind;

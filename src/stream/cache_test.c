@@ -139,7 +139,7 @@ static void test_guess_guard(void **state) {
     rg_cache_expect(&f.cache, 2);
     /* 0 is the oldest but warm; a guess counts as one use. */
     assert_int_equal(rg_cache_claim(&f.cache, 25, RG_CLAIM_GUESS, 0), RG_SLOT_NONE);
-    assert_int_not_equal(rg_cache_claim(&f.cache, 25, RG_CLAIM_GUESS_PREFILL, 0), RG_SLOT_NONE);
+    assert_int_not_equal(rg_cache_claim(&f.cache, 25, RG_CLAIM_GUESS_TRUSTED, 0), RG_SLOT_NONE);
     assert_false(holds(&f, 0));
     rg_cache_begin(&f.cache, 1, (const uint32_t[]){10}, 1);
     rg_cache_use(&f.cache, rg_cache_find(&f.cache, 10));

@@ -6,14 +6,18 @@
  * at depth 0 too. At a token boundary the depth moves by one towards the first rank whose useful
  * share lies below the cost constant, fixed at start. Counts alone decide, never a clock, so that a
  * replay of the same calls gives the same depths.
+ *
+ * A rank whose guesses nearly always come true is warmer than anything that lies unused, so the
+ * cache's guess guard lets it pass. The constants come from replayed traces (bench/results.tsv).
  */
 #include "stream/readahead.h"
 
 #include <string.h>
 
-#define DEPTH_START 6u
-#define SAMPLES_MIN 64u   /* guesses of a rank before it may be judged */
-#define DECAY_AT    1024u /* counts of a rank are halved when they reach this */
+#define DEPTH_START    6u
+#define SAMPLES_MIN    64u /* guesses of a rank before it may be judged */
+#define TRUST_PERMILLE 800u
+#define DECAY_AT       1024u /* counts of a rank are halved when they reach this */
 
 void rg_readahead_init(rg_readahead *r, int32_t lookahead, uint32_t cost_permille,
                        rg_stream_meters *meters) {
@@ -60,6 +64,11 @@ void rg_readahead_judge(rg_readahead *r, const rg_cache *c, uint32_t group) {
         r->wanted[rank] /= 2;
     }
     r->group = RG_GROUP_NONE;
+}
+
+bool rg_readahead_trusts(const rg_readahead *r, uint32_t rank) {
+    if (rank >= RG_STREAM_RANKS || r->total[rank] < SAMPLES_MIN) return false;
+    return (uint64_t)r->wanted[rank] * 1000 >= (uint64_t)r->total[rank] * TRUST_PERMILLE;
 }
 
 void rg_readahead_token(rg_readahead *r) {

@@ -28,6 +28,8 @@ void rg_readahead_note(rg_readahead *r, const rg_cache *c, uint32_t group, const
                        uint32_t n);
 /* A decode turn of the group has begun: c->wanted says what it wants. */
 void rg_readahead_judge(rg_readahead *r, const rg_cache *c, uint32_t group);
+/* Whether guesses of a rank come true so often that they count as warmer than what lies unused. */
+bool rg_readahead_trusts(const rg_readahead *r, uint32_t rank);
 /* A token boundary: moves the depth by one at most. */
 void rg_readahead_token(rg_readahead *r);
 

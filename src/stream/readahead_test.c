@@ -134,12 +134,33 @@ static void test_held_guesses_do_not_count(void **state) {
     close_fixture(&f);
 }
 
+/* A rank is trusted after enough guesses that came true, and no longer when they fail. */
+static void test_trusts_what_comes_true(void **state) {
+    (void)state;
+    static const uint32_t mixed[16] = {950, 900, 500};
+    fixture f;
+    open_fixture(&f, -1, 100);
+    assert_false(rg_readahead_trusts(&f.ahead, 0)); /* nothing seen yet */
+    uint64_t n = 0;
+    for (; n < 500; n++)
+        token(&f, n, mixed);
+    assert_true(rg_readahead_trusts(&f.ahead, 0));
+    assert_true(rg_readahead_trusts(&f.ahead, 1));
+    assert_false(rg_readahead_trusts(&f.ahead, 2));
+    assert_false(rg_readahead_trusts(&f.ahead, RG_STREAM_RANKS));
+    for (; n < 2500; n++)
+        token(&f, n, nothing);
+    assert_false(rg_readahead_trusts(&f.ahead, 0));
+    close_fixture(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_finds_the_depth),
         cmocka_unit_test(test_moves_by_one_at_token_boundaries),
         cmocka_unit_test(test_fixed),
         cmocka_unit_test(test_held_guesses_do_not_count),
+        cmocka_unit_test(test_trusts_what_comes_true),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

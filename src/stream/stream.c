@@ -20,7 +20,7 @@
 #define DEPTH_DEFAULT    32u
 #define RETRIES_DEFAULT  3u
 #define STALL_MS_DEFAULT 30000u
-#define COST_DEFAULT     100u
+#define COST_DEFAULT     300u
 #define NS_PER_MS        1000000u
 
 /* ---- hooks ----------------------------------------------------------------------------------- */
@@ -439,7 +439,9 @@ const void *rg_stream_payload(const rg_stream *s, uint32_t item, uint32_t extent
 
 /* Claims and queues one guess; false when there was no slot for it. */
 static bool guess(rg_stream *s, uint32_t item, uint32_t rank, rg_stream_mode mode) {
-    const rg_claim_kind kind = mode == RG_MODE_DECODE ? RG_CLAIM_GUESS : RG_CLAIM_GUESS_PREFILL;
+    const rg_claim_kind kind = mode != RG_MODE_DECODE                 ? RG_CLAIM_GUESS_PREFILL
+                               : rg_readahead_trusts(&s->ahead, rank) ? RG_CLAIM_GUESS_TRUSTED
+                                                                      : RG_CLAIM_GUESS;
     const uint32_t slot = rg_cache_claim(&s->cache, item, kind, rank);
     if (slot == RG_SLOT_NONE) {
         s->meters.ahead_refused++;
@@ -526,6 +528,9 @@ void rg_stream_meters_get(const rg_stream *s, rg_stream_meters *out) {
     rg_sched *sched = (rg_sched *)(uintptr_t)&s->sched; /* the lock is not part of what is const */
     rg_sched_lock(sched);
     *out = s->meters;
+    if (s->sched.n_flying) { /* the stretch that is still going on */
+        out->busy_ns += s->sched.cfg.io->vtable->now_ns(s->sched.cfg.io) - s->sched.busy_since_ns;
+    }
     out->arena_bytes = s->arena.n_slab * s->arena.slab_bytes;
     out->arena_peak_bytes = s->arena.peak_bytes;
     out->slots_lost = s->arena.lost.count;

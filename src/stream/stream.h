@@ -142,7 +142,7 @@ typedef struct rg_stream_options {
     bool guard_off; /* without the guess guard: a guess may evict any item it may reach */
     /* Read-ahead depth in decode: >= 0 fixed, < 0: the governor moves it, starting at 6. */
     int32_t lookahead;
-    uint32_t ahead_cost_permille; /* a rank pays when this share of its guesses is wanted; 0: 100 */
+    uint32_t ahead_cost_permille; /* a rank pays when this share of its guesses is wanted; 0: 300 */
     bool poison; /* fill evicted slots with NaN patterns; always on in debug builds */
 
     /* Simulation: this instead of the files, which are not opened; slots are never written, their

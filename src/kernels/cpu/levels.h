@@ -55,8 +55,8 @@ void RG_OP(gdn_steps)(float *S, uint32_t D, const float *q, const float *k, size
                       const float *v, size_t v_stride, const float *decay, const float *beta,
                       size_t n_head, float *o, size_t o_stride, uint32_t T);
 /* attention.c */
-void RG_OP(attention)(const float *q, const rg_cache_view *k, const rg_cache_view *v, uint32_t D,
-                      float scale, const uint32_t *run_first, const uint32_t *run_count,
+void RG_OP(attention)(const float *q, uint32_t n_q, const rg_cache_view *k, const rg_cache_view *v,
+                      uint32_t D, float scale, const uint32_t *run_first, const uint32_t *run_count,
                       uint32_t n_run, float *o, float *tmp);
 void RG_OP(index_scores)(const float *q, uint32_t n_head, uint32_t D, const rg_cache_view *keys,
                          uint32_t b0, uint32_t b1, float *out, float *tmp);
@@ -65,7 +65,13 @@ void RG_OP(index_scores)(const float *q, uint32_t n_head, uint32_t D, const rg_c
 /* Faster forms of one level, bit-equal to the reference ones. */
 void rg_v4_mul(const rg_mat *w, uint32_t r0, uint32_t r1, const rg_act *x, const uint32_t *x_rows,
                const uint32_t *y_rows, uint32_t n, float *y, size_t y_stride, void *scratch);
-/* The reference form that it falls back to. */
+void rg_v4_attention(const float *q, uint32_t n_q, const rg_cache_view *k, const rg_cache_view *v,
+                     uint32_t D, float scale, const uint32_t *run_first, const uint32_t *run_count,
+                     uint32_t n_run, float *o, float *tmp);
+/* The reference forms that they fall back to. */
+void rg_attention_v4(const float *q, uint32_t n_q, const rg_cache_view *k, const rg_cache_view *v,
+                     uint32_t D, float scale, const uint32_t *run_first, const uint32_t *run_count,
+                     uint32_t n_run, float *o, float *tmp);
 void rg_mul_v4(const rg_mat *w, uint32_t r0, uint32_t r1, const rg_act *x, const uint32_t *x_rows,
                const uint32_t *y_rows, uint32_t n, float *y, size_t y_stride, void *scratch);
 

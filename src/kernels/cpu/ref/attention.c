@@ -74,9 +74,9 @@ static void merge_span(span_state *st, const span_scores *span, const rg_cache_v
 }
 
 /* tmp: scores [RG_SPAN], span output [D], row [D]. */
-void RG_OP(attention)(const float *q, const rg_cache_view *k, const rg_cache_view *v, uint32_t D,
-                      float scale, const uint32_t *run_first, const uint32_t *run_count,
-                      uint32_t n_run, float *o, float *tmp) {
+static void attend_head(const float *q, const rg_cache_view *k, const rg_cache_view *v, uint32_t D,
+                        float scale, const uint32_t *run_first, const uint32_t *run_count,
+                        uint32_t n_run, float *o, float *tmp) {
     float *os = tmp + RG_SPAN, *row = os + D;
     span_scores span = {.s = tmp, .base = UINT32_MAX};
     span_state st = {.m = -INFINITY, .l = 0.0f};
@@ -100,6 +100,15 @@ void RG_OP(attention)(const float *q, const rg_cache_view *k, const rg_cache_vie
     if (span.live) merge_span(&st, &span, v, D, o, os, row);
     for (uint32_t c = 0; c < D; c++)
         o[c] /= st.l;
+}
+
+void RG_OP(attention)(const float *q, uint32_t n_q, const rg_cache_view *k, const rg_cache_view *v,
+                      uint32_t D, float scale, const uint32_t *run_first, const uint32_t *run_count,
+                      uint32_t n_run, float *o, float *tmp) {
+    for (uint32_t h = 0; h < n_q; h++) {
+        attend_head(q + (size_t)h * D, k, v, D, scale, run_first, run_count, n_run,
+                    o + (size_t)h * D, tmp);
+    }
 }
 
 void RG_OP(index_scores)(const float *q, uint32_t n_head, uint32_t D, const rg_cache_view *keys,

@@ -6,6 +6,9 @@
 #ifndef RG_LEVEL_MUL
 #define RG_LEVEL_MUL RG_OP(mul)
 #endif
+#ifndef RG_LEVEL_ATTENTION
+#define RG_LEVEL_ATTENTION RG_OP(attention)
+#endif
 
 const rg_ops TABLE_EXPAND(RG_LEVEL) = {
     .level = RG_LEVEL_ID,
@@ -26,7 +29,7 @@ const rg_ops TABLE_EXPAND(RG_LEVEL) = {
     .conv_silu = RG_OP(conv_silu),
     .gdn_steps = RG_OP(gdn_steps),
     .rope = RG_OP(rope),
-    .attention = RG_OP(attention),
+    .attention = RG_LEVEL_ATTENTION,
     .index_scores = RG_OP(index_scores),
     .store = RG_OP(store),
     .load = RG_OP(load),
