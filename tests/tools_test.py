@@ -323,9 +323,32 @@ def test_checkpoints(tool, folder):
     check("a-bf16 logits", error and float(error[1]) < 1e-4, done.stdout)
 
 
+# ---- help ---------------------------------------------------------------------------------------
+
+def test_manual(tool, folder):
+    """Pages and completions name what --help names."""
+    overview = tool("--help").stdout
+    commands = [w for w in ("run", "kld", "quantize", "convert", "imatrix", "pull", "trace replay")]
+    complete = tool("completion", "bash").stdout
+    path = os.path.join(folder, "complete")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(complete)
+    check("bash takes it", subprocess.run(["bash", "-n", path]).returncode == 0)
+    for command in commands:
+        check(command + " is listed", command in overview)
+        page = tool("manual", command.replace(" ", "-"))
+        check(command + " has a page", page.returncode == 0 and page.stdout.startswith(".TH"))
+        for flag in re.findall(r"^ .*--([a-z-]+)", tool(*command.split(), "--help").stdout, re.M):
+            check(f"{command} --{flag}", "\\-\\-" + flag.replace("-", "\\-") in page.stdout
+                  and f"--{flag}" in complete)
+    check("fish", "-l imatrix -r" in tool("completion", "fish").stdout)
+    check("no such page", tool("manual", "nothing").returncode == 2)
+
+
 def main():
     tool = Tool(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
+        test_manual(tool, folder)
         model = test_quantize(tool, folder)
         test_killed(tool, folder, model)
         test_budget(tool, folder)
