@@ -111,6 +111,13 @@ typedef struct cli_options {
     double skew, correlation, predictability; /* negative = default */
     uint32_t split_files;
     bool fused, overwrite;
+    /* quantize, convert, imatrix, pull */
+    struct {
+        const char *type, *imatrix, *sensitivity, *dir, *name, *sha256;
+        uint64_t target_bytes;
+        bool list, dry_run;
+        uint32_t max_tokens;
+    } tools;
     /* doctor */
     bool quick;
     struct {
@@ -141,6 +148,18 @@ int cli_parse(const cli_command *command, int argc, char **argv, cli_options *ou
 int cli_set_flag(cli_options *opt, const char *name, const char *text);
 /* Prints the help of one command to standard output. */
 void cli_print_help(const cli_command *command);
+
+/* What the flags of a command look like, in the order of its help. help NULL: not shown. */
+typedef struct cli_flag_facts {
+    char letter; /* 0 = none */
+    const char *name, *arg, *help;
+} cli_flag_facts;
+void cli_each_flag(const cli_command *command, void (*see)(void *user, const cli_flag_facts *f),
+                   void *user);
+/* main.c: command i; NULL behind the last. */
+const cli_command *cli_command_at(size_t i);
+/* manual.c: more about a command than its summary; NULL = none. */
+const char *cli_details(const char *command);
 
 /* message.c */
 /* The command that messages name. */
@@ -175,6 +194,10 @@ rg_engine_options cli_engine_options(const cli_options *opt);
 /* Ctrl-C cancels the running call of this session; NULL: it ends the process as usual. */
 void cli_cancel_on_interrupt(rg_session *session);
 
+/* cmd_pull.c: names hf:USER/REPO[:QUANT] among the models become paths in the local store. Returns
+ * CLI_OK, or CLI_FAILURE after saying why. */
+int cli_resolve_models(cli_options *opt);
+
 /* profile.c */
 /* The "profile:" line on standard error. */
 void cli_print_profile(const rg_engine *engine, const rg_session *session);
@@ -200,5 +223,11 @@ int cli_bench(const cli_options *opt);
 int cli_kld(const cli_options *opt);
 int cli_chat(const cli_options *opt);
 int cli_serve(const cli_options *opt);
+int cli_quantize(const cli_options *opt);
+int cli_convert(const cli_options *opt);
+int cli_imatrix(const cli_options *opt);
+int cli_pull(const cli_options *opt);
+int cli_manual(const cli_options *opt);
+int cli_completion(const cli_options *opt);
 
 #endif

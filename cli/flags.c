@@ -11,7 +11,8 @@
 
 /* Groups: m model, e engine, i text input, I ids input, g generation, s sampling, l logits,
  * t tokenize, j json, c chat, f file, x context, b bench, k kld, y synth, d doctor, M routing,
- * r replay, o output file, D drafts, S server. */
+ * r replay, o output file, D drafts, S server, q quantize, w model-making, C convert, O imatrix,
+ * P pull. */
 typedef struct flag {
     char group;
     char letter; /* 0 = none */
@@ -62,6 +63,7 @@ static const flag flags[] = {
     {'r', 0, "layer-us", "US", "computing one layer for one row (default 500)"},
     {'r', 0, "row-us", "US", "and for each further row of a window (default 50)"},
     {'o', 'o', "out", "FILE", "write the profile there"},
+    {'v', 'v', "verbose", NULL, "report every tensor"},
     {'m', 'v', "verbose", NULL, "log to standard error; twice for more"},
     {'i', 'p', "prompt", "TEXT", "prompt"},
     {'f', 'f', "file", "FILE", "read the text from a file (- = standard input)"},
@@ -119,6 +121,24 @@ static const flag flags[] = {
     {'y', 0, "fused", NULL, "gate and up in one tensor"},
     {'y', 0, "threads", "N", "threads (default: all)"},
     {'y', 0, "overwrite", NULL, "replace an existing file"},
+    {'q', 0, "type", "TYPE", "type or named mix to make (--list shows them)"},
+    {'q', 0, "tensor-type", "REGEX=TYPE", "type of the tensors that match, first match wins"},
+    {'q', 0, "imatrix", "FILE", "importance of the columns, of `regolith imatrix`"},
+    {'q', 0, "target-bytes", "SIZE", "choose types by measured error so that the file has SIZE"},
+    {'q', 0, "sensitivity", "FILE", "factors of the errors: lines REGEX<tab>FACTOR"},
+    {'q', 0, "list", NULL, "show the named mixes"},
+    {'q', 0, "dry-run", NULL, "report types and sizes, write nothing"},
+    {'C', 0, "type", "TYPE", "type of the matrices (default: as the checkpoint has them)"},
+    {'C', 0, "tensor-type", "REGEX=TYPE", "type of the tensors that match, first match wins"},
+    {'C', 0, "name", "TEXT", "general.name (default: the folder's)"},
+    {'C', 0, "no-mtp", NULL, "leave the draft block out"},
+    {'O', 'n', "n-tokens", "N", "tokens of the text at most (default: all)"},
+    {'O', 0, "overwrite", NULL, "replace an existing file"},
+    {'P', 0, "dir", "FOLDER", "store (default: REGOLITH_MODELS, or the user's cache folder)"},
+    {'P', 0, "sha256", "HEX", "of the file of a URL"},
+    {'w', 0, "split", "N", "write N files"},
+    {'w', 0, "threads", "N", "threads (default: all)"},
+    {'w', 0, "overwrite", NULL, "replace an existing file"},
     {'d', 0, "quick", NULL, "a few seconds instead of half a minute"},
     {'S', 0, "host", "ADDRESS", "listen there (default 127.0.0.1)"},
     {'S', 0, "port", "N", "listen there (default 8080; 0 = any free one)"},
@@ -525,6 +545,28 @@ static int set_draft(const flag *f, const value *v, cli_options *o) {
     return rc;
 }
 
+/* Model-making commands. */
+static int set_tools(const flag *f, const value *v, cli_options *o) {
+    if (is(f, "type")) o->tools.type = v->text;
+    if (is(f, "n-tokens")) return parse_u32(v, INT32_MAX, &o->n_predict);
+    if (is(f, "dir")) o->tools.dir = v->text;
+    if (is(f, "sha256")) o->tools.sha256 = v->text;
+    if (is(f, "name")) o->tools.name = v->text;
+    if (is(f, "no-mtp")) o->no_mtp = true;
+    if (is(f, "imatrix")) o->tools.imatrix = v->text;
+    if (is(f, "sensitivity")) o->tools.sensitivity = v->text;
+    if (is(f, "list")) o->tools.list = true;
+    if (is(f, "dry-run")) o->tools.dry_run = true;
+    if (is(f, "target-bytes")) return parse_size(v, &o->tools.target_bytes);
+    if (is(f, "split")) return parse_u32(v, 999, &o->split_files);
+    if (is(f, "threads")) return parse_int(v, 1, 256, &o->threads);
+    if (is(f, "overwrite")) o->overwrite = true;
+    if (is(f, "tensor-type")) {
+        return add_word(v, o->types, sizeof o->types / sizeof *o->types, &o->n_types);
+    }
+    return CLI_OK;
+}
+
 static int set_value(const flag *f, const value *v, cli_options *o) {
     static const char *const kernels[] = {"auto", "ref"}, *const kv[] = {"f16", "f32"};
     static const char *const backends[] = {"cpu", "vulkan"};
@@ -532,6 +574,7 @@ static int set_value(const flag *f, const value *v, cli_options *o) {
     if (f->group == 'r') return set_replay(f, v, o);
     if (f->group == 'M') return set_routing(f, v, o);
     if (f->group == 'S') return set_serve(f, v, o);
+    if (strchr("qwCOP", f->group)) return set_tools(f, v, o);
     if (set_plain(f, v->text, o)) return CLI_OK;
     if (f->group == 'D' || is(f, "mtp-hnorm")) return set_draft(f, v, o);
     if (f->group == 's') return set_sampling(f, v, o);
@@ -663,8 +706,35 @@ int cli_set_flag(cli_options *o, const char *name, const char *text) {
     return strcmp(text, "off") == 0 ? CLI_OK : bad(&v, "on or off");
 }
 
+void cli_each_flag(const cli_command *c, void (*see)(void *user, const cli_flag_facts *f),
+                   void *user) {
+    for (size_t i = 0; i < N_FLAGS; i++) {
+        const flag *f = &flags[i];
+        const cli_flag_facts facts = {f->letter, f->name, f->arg, f->help};
+        if (accepts(c, f)) see(user, &facts);
+    }
+}
+
+/* In lines of at most 78 columns. */
+static void print_details(const char *command) {
+    const char *text = cli_details(command);
+    size_t column = 0;
+    if (!text) return;
+    while (*text) {
+        const size_t n = strcspn(text, " ");
+        if (column && column + 1 + n > 78) {
+            putchar('\n');
+            column = 0;
+        }
+        column += (size_t)printf("%s%.*s", column ? " " : "", (int)n, text);
+        text += n + strspn(text + n, " ");
+    }
+    printf("\n\n");
+}
+
 void cli_print_help(const cli_command *c) {
     printf("regolith %s %s\n\n%s\n\n", c->name, c->usage, c->summary);
+    print_details(c->name);
     for (size_t i = 0; i < N_FLAGS; i++) {
         const flag *f = &flags[i];
         if (!accepts(c, f) || !f->help) continue;

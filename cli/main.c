@@ -35,6 +35,18 @@ static const cli_command commands[] = {
     {"serve", "-m MODEL [--port N] [--parallel N] [options]",
      "Serves the model over HTTP: OpenAI and Anthropic dialects, metrics, a web page.", "mexScs", 0,
      cli_serve},
+    {"convert", "FOLDER OUT.gguf [--type TYPE] [--tensor-type REGEX=TYPE]... [--no-mtp]",
+     "Writes a Hugging Face checkpoint (safetensors) as GGUF; a killed run is continued.", "Cw", 2,
+     cli_convert},
+    {"imatrix", "-m MODEL -f TEXT [--ctx N] OUT.gguf",
+     "Sums of squares of what every matrix is multiplied with, for quantize --imatrix.", "mexfO", 1,
+     cli_imatrix},
+    {"pull", "hf:USER/REPO[:QUANT] | URL [--dir FOLDER] [--sha256 HEX]",
+     "Downloads a model into the local store, resumed and verified; -m hf:... then finds it.", "P",
+     1, cli_pull},
+    {"quantize", "IN.gguf OUT.gguf --type TYPE [--imatrix FILE] [--tensor-type REGEX=TYPE]...",
+     "Writes a model with other types: a named mix, rules, or the best ones for a size.", "qwv", 2,
+     cli_quantize},
     {"ppl", "-m MODEL -f TEXT [--ctx N]",
      "Perplexity over non-overlapping windows of N tokens (default 512).", "mexfj", 0, cli_ppl},
     {"trace record", "-m MODEL (-p TEXT | -f FILE | --ids FILE) [options] TRACE",
@@ -46,8 +58,14 @@ static const cli_command commands[] = {
     {"trace profile", "TRACE... -o OUT",
      "Uses of each expert over recorded runs: MODEL.rgprofile makes the start warm.", "o", 64,
      cli_trace_profile},
+    {"manual", "COMMAND", "Prints the manual page of a command, for man -l.", "", 1, cli_manual},
+    {"completion", "bash|zsh|fish", "Prints completions for a shell.", "", 1, cli_completion},
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
+
+const cli_command *cli_command_at(size_t i) {
+    return i < N_COMMANDS ? &commands[i] : NULL;
+}
 
 static void print_overview(FILE *to) {
     fprintf(to, "regolith %s: runs Mixture-of-Experts language models larger than memory\n\n",
@@ -73,7 +91,8 @@ static int run_command(const cli_command *c, int argc, char **argv) {
     if (strchr(c->flags, 'm') && !opt.model && !by_word && !optional) {
         return cli_usage(c->name, "-m MODEL is missing");
     }
-    return c->run(&opt);
+    const int found = cli_resolve_models(&opt);
+    return found == CLI_OK ? c->run(&opt) : found;
 }
 
 /* How many of the words name the command; 0: none. */

@@ -208,6 +208,19 @@ RG_API size_t rg_engine_get_layer_meters(const rg_engine *engine, rg_layer_meter
 RG_API RG_MUST_CHECK rg_code rg_engine_drop_caches(rg_engine *engine, bool page_cache,
                                                    rg_status *st);
 
+/* ---- importance ------------------------------------------------------------------------------ */
+
+/* From here on the squares of what is multiplied with each matrix are summed, column by column, and
+ * expert by expert, in all sessions of the engine. Costs some time; changes no result. */
+RG_API RG_MUST_CHECK rg_code rg_engine_collect_importance(rg_engine *engine, rg_status *st);
+/* What was seen of one weight: sums [n][cols] of squares and counts [n] of rows, for each of its n
+ * matrices. Valid until the next evaluation. Anything but OK ends the visit. */
+typedef rg_code rg_importance_fn(void *user, const char *tensor, uint64_t cols, uint64_t n,
+                                 const float *sums, const float *counts, rg_status *st);
+RG_API RG_MUST_CHECK rg_code rg_engine_visit_importance(const rg_engine *engine,
+                                                        rg_importance_fn *fn, void *user,
+                                                        rg_status *st);
+
 /* ---- text ----------------------------------------------------------------------------------- */
 
 /* Ids of `len` bytes of text; control tokens written in the text are recognised only when

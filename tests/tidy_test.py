@@ -49,7 +49,7 @@ def call(text, include="<stdlib.h>"):
 CASES = {
     "upward include": ("src/quant/up.c", '#include "model/model.h"\n', "include"),
     "sideways include": ("src/kernels/side.c", '#include "model/model.h"\n', "include"),
-    "private header of another room": ("src/model/in.c", '#include "quant/pack.h"\n', "include"),
+    "private header of another room": ("src/model/in.c", '#include "quant/packer.h"\n', "include"),
     "header without its room": ("src/quant/own.c", '#include "pack.h"\n', "include"),
     "public header where it does not belong": ("src/quant/pub.c", '#include "regolith.h"\n',
                                                "include"),

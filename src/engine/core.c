@@ -90,6 +90,8 @@ void rg_core_destroy(rg_core *core) {
     rg_free(core->inv_freq);
     rg_free(core->layer_times);
     rg_free(core->expert_uses);
+    rg_importance_destroy(core->importance);
+    rg_free(core->mats);
     rg_free(core);
 }
 
@@ -126,6 +128,15 @@ rg_stream *rg_core_stream(const rg_core *core) {
 
 void rg_core_set_tap(rg_core *core, const rg_tap *tap) {
     core->tap = tap ? *tap : (rg_tap){0};
+}
+
+rg_code rg_core_collect_importance(rg_core *core, rg_status *st) {
+    if (core->importance) return RG_OK;
+    return rg_importance_create(&core->importance, core->mats, core->n_mat, st);
+}
+
+const rg_importance *rg_core_importance(const rg_core *core) {
+    return core->importance;
 }
 
 /* ---- window --------------------------------------------------------------------------------- */

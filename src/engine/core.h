@@ -202,7 +202,10 @@ struct rg_core {
     rg_thread_scratch threads[RG_POOL_THREADS_MAX];
     void *scratch_memory;
     size_t scratch_bytes;
-    rg_tap tap; /* see == NULL: off */
+    rg_tap tap;        /* see == NULL: off */
+    rg_mat_name *mats; /* [n_mat] matrices of the weights and their tensors */
+    uint32_t n_mat, mat_cap;
+    rg_importance *importance; /* NULL: nothing is collected */
     rg_core_times times;
     rg_ple_reader *ple;          /* NULL: no n-gram table */
     rg_layer_times *layer_times; /* [n_layer + n_mtp] */

@@ -17,6 +17,7 @@
 #include "engine/draft.h"
 #include "engine/drafter.h"
 #include "engine/dump.h"
+#include "engine/importance.h"
 #include "engine/moce.h"
 #include "engine/plan.h"
 #include "engine/ple_reader.h"
@@ -98,6 +99,10 @@ uint64_t rg_core_scratch_bytes(const rg_core *core);
 
 /* NULL switches the tap off. */
 void rg_core_set_tap(rg_core *core, const rg_tap *tap);
+
+/* Starts summing what is multiplied with every matrix; NULL before. */
+RG_MUST_CHECK rg_code rg_core_collect_importance(rg_core *core, rg_status *st);
+const rg_importance *rg_core_importance(const rg_core *core);
 
 /* The stream of the experts, for its meters; NULL when all experts are loaded. */
 rg_stream *rg_core_stream(const rg_core *core);

@@ -170,6 +170,22 @@ static void prepare_experts(moe_job *job, rg_input *u) {
     job->hidden.sums = b->sums[form];
 }
 
+/* Collects what the n experts of s->batch were multiplied with. */
+static void see_batch(const moe_job *job, uint32_t n) {
+    const rg_core *core = job->core;
+    const rg_scratch *s = &core->s;
+    const rg_moe_weights *w = job->w;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t e = s->batch[i].expert, E = core->hp->n_embd;
+        uint32_t first = 0;
+        const uint32_t k = pairs_of(s, e, &first);
+        const uint32_t *rows = s->pair_row + first, *slots = s->pair_slot + first;
+        rg_importance_see(core->importance, &w->gate.mat, e, s->u, E, rows, k);
+        rg_importance_see(core->importance, &w->up.mat, e, s->u, E, rows, k);
+        rg_importance_see(core->importance, &w->down.mat, e, s->gate, w->n_ff, slots, k);
+    }
+}
+
 /* Computes the n experts of s->batch, whose bytes are at hand, for all their pairs. */
 static void run_batch(moe_job *job, uint32_t n) {
     rg_core *core = job->core;
@@ -179,6 +195,7 @@ static void run_batch(moe_job *job, uint32_t n) {
     if (job->hidden.form != RG_ACT_F32) rg_pool_run(core->pool, n, 1, quantize_tasks, job);
     job->blocks = (core->hp->n_embd + ROW_BLOCK - 1) / ROW_BLOCK;
     rg_pool_run(core->pool, (size_t)n * job->blocks, 1, down_tasks, job);
+    if (core->importance) see_batch(job, n);
 }
 
 static void add_to_batch(const moe_job *job, uint32_t at, uint32_t expert) {

@@ -81,4 +81,8 @@ void rg_core_mul(rg_core *core, rg_input *in, const rg_product *products, uint32
     }
     mul_job job = {.core = core, .products = products, .acts = acts, .n = n, .T = in->T};
     rg_pool_run(core->pool, rows, ROW_GRAIN, mul_rows, &job);
+    for (uint32_t i = 0; i < n && core->importance; i++) {
+        if (products[i].y == core->s.ahead) continue; /* a guess with another layer's router */
+        rg_importance_see(core->importance, products[i].w, 0, in->x, in->n_in, NULL, in->T);
+    }
 }

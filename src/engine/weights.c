@@ -82,10 +82,28 @@ static rg_mat mat_of(const rg_tensor *t) {
                     .row_bytes = rg_row_bytes(t->type, (size_t)t->ne[0])};
 }
 
+/* Remembers which tensor a matrix came from. */
+static void name_mat(loader *l, const rg_mat *mat, const rg_tensor *t) {
+    rg_core *core = l->core;
+    if (l->bind_rc != RG_OK) return;
+    if (core->n_mat == core->mat_cap) {
+        const uint32_t cap = core->mat_cap ? 2 * core->mat_cap : 256;
+        rg_mat_name *mats = rg_realloc(core->mats, cap, sizeof *mats, l->st);
+        if (!mats) {
+            l->bind_rc = RG_NOMEM;
+            return;
+        }
+        core->mats = mats;
+        core->mat_cap = cap;
+    }
+    core->mats[core->n_mat++] = (rg_mat_name){mat, t};
+}
+
 static void bind_mat(loader *l, const rg_tensor *t, rg_mat *out) {
     *out = (rg_mat){0};
     if (!t) return;
     *out = mat_of(t);
+    name_mat(l, out, t);
     load_item *it = add_item(l, t, (size_t)t->size_bytes);
     if (it) it->data = &out->data;
 }
@@ -104,6 +122,7 @@ static void bind_vec(loader *l, const rg_tensor *t, const float **out) {
 static void bind_experts(loader *l, const rg_tensor *t, rg_expert_mat *out) {
     if (l->streamed) {
         out->mat = mat_of(t);
+        name_mat(l, &out->mat, t);
     } else {
         bind_mat(l, t, &out->mat);
     }
@@ -195,7 +214,11 @@ static void bind_mtp(loader *l, const rg_mtp_desc *d, rg_mtp_weights *w) {
 
 static void bind_all(loader *l, rg_weights *w, const rg_model *m) {
     bind_mat(l, m->token_embd, &w->token_embd);
-    if (m->output != m->token_embd) bind_mat(l, m->output, &w->output);
+    if (m->output != m->token_embd) {
+        bind_mat(l, m->output, &w->output);
+    } else {
+        name_mat(l, &w->output, m->output);
+    }
     bind_hc(l, &m->output_hc, &w->output_hc);
     for (uint32_t i = 0; i < m->hp.n_layer; i++)
         bind_layer(l, &m->layers[i], &w->layers[i]);

@@ -6,7 +6,11 @@
 #define RG_FORGE_H
 
 #include "base/base.h"
+#include "forge/convert.h"
 #include "forge/doctor.h"
+#include "forge/imatrix_write.h"
+#include "forge/pull.h"
+#include "forge/quantize.h"
 #include "forge/route_stats.h"
 #include "forge/synth.h"
 #include "model/model.h"

@@ -89,6 +89,20 @@ rg_code rg_gguf_out_elem(rg_gguf_out *g, const char *s, size_t len, rg_status *s
     return put_str(&g->kv, s, len, st);
 }
 
+rg_code rg_gguf_out_copy(rg_gguf_out *g, const rg_gguf_kv *kv, rg_status *st) {
+    const uint32_t type = (uint32_t)kv->type, elem = (uint32_t)kv->elem_type;
+    const uint64_t size = kv->size_bytes;
+    g->n_kv++;
+    RG_TRY(put_str(&g->kv, kv->key.data, kv->key.len, st));
+    RG_TRY(rg_buf_append(&g->kv, &type, sizeof type, st));
+    if (kv->type == RG_GGUF_ARRAY) {
+        RG_TRY(rg_buf_append(&g->kv, &elem, sizeof elem, st));
+        RG_TRY(rg_buf_append(&g->kv, &kv->count, sizeof kv->count, st));
+    }
+    if (kv->type == RG_GGUF_STRING) RG_TRY(rg_buf_append(&g->kv, &size, sizeof size, st));
+    return rg_buf_append(&g->kv, kv->data, kv->size_bytes, st);
+}
+
 static uint64_t padded(uint64_t n) {
     return (n + RG_GGUF_OUT_ALIGN - 1) / RG_GGUF_OUT_ALIGN * RG_GGUF_OUT_ALIGN;
 }

@@ -33,6 +33,9 @@ RG_MUST_CHECK rg_code rg_gguf_out_u64s(rg_gguf_out *g, const char *key, const ui
 RG_MUST_CHECK rg_code rg_gguf_out_strs(rg_gguf_out *g, const char *key, uint64_t n, rg_status *st);
 RG_MUST_CHECK rg_code rg_gguf_out_elem(rg_gguf_out *g, const char *s, size_t len, rg_status *st);
 
+/* A record as another file has it. */
+RG_MUST_CHECK rg_code rg_gguf_out_copy(rg_gguf_out *g, const rg_gguf_kv *kv, rg_status *st);
+
 /* Adds a tensor to the table; payloads follow in this order, each padded to RG_GGUF_OUT_ALIGN. */
 RG_MUST_CHECK rg_code rg_gguf_out_tensor(rg_gguf_out *g, const char *name, rg_type type,
                                          const uint64_t *ne, uint32_t n_dims, uint64_t size_bytes,

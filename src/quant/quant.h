@@ -134,4 +134,6 @@ extern const uint8_t rg_ksigns_iq2xs[128]; /* 7-bit sign code -> 8-bit mask, eve
 extern const int8_t rg_kvalues_iq4nl[16];
 extern const int8_t rg_kvalues_mxfp4[16]; /* doubled E2M1 */
 
+#include "quant/packer.h" /* packing: the other direction */
+
 #endif
