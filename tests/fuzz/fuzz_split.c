@@ -27,8 +27,8 @@ static rg_code on_part(void *user, const rg_part *p, rg_status *st) {
         RG_ASSERT(json_is_object(v));
         json_decref(v);
     }
-    const bool joins = r->last == (int)p->kind && p->kind != RG_PART_CALL_BEGIN &&
-                       p->kind != RG_PART_CALL_END;
+    const bool joins =
+        r->last == (int)p->kind && p->kind != RG_PART_CALL_BEGIN && p->kind != RG_PART_CALL_END;
     if (!joins) RG_TRY(rg_buf_printf(&r->text, st, "|%d:", (int)p->kind));
     r->last = (int)p->kind;
     return rg_buf_append(&r->text, p->text.data, p->text.len, st);
