@@ -43,6 +43,9 @@ def jobs(root, out):
     for path in sorted((src / "quant").glob("*.c")):
         if not path.stem.endswith("_test"):
             found.append((path, f"quant_{path.stem}", []))
+    for level in ("scalar", "neon"):
+        for path in sorted((src / "quant/pack").glob("*.c")):
+            found.append((path, f"{level}_{path.stem}", [f"-DRG_LEVEL={level}"]))
     found.append((src / "kernels/kernels.c", "kernels", []))
     for level, ident in (("scalar", "RG_CPU_SCALAR"), ("neon", "RG_CPU_NEON")):
         flags = [f"-DRG_LEVEL={level}", f"-DRG_LEVEL_ID={ident}"]

@@ -277,7 +277,7 @@ static void list_phase(const run *w, uint32_t layer, uint32_t phase, const uint3
     }
     const rg_gpu_product_way gate = {.type = core->w.layers[layer].moe.gate.mat.type};
     const uint32_t rows[2] = {n_ff, hp->n_embd};
-    for (int k = 0; k < 2; k++) {
+    for (size_t k = 0; k < 2; k++) {
         grid[3 * k] = tiles ? (rows[k] + RG_GPU_TILE_ROWS - 1) / RG_GPU_TILE_ROWS
                             : rg_gpu_slot_groups(&gate, rows[k]);
         grid[3 * k + 1] = tiles ? count_tile : count_slot;

@@ -424,7 +424,9 @@ rg_code rg_weights_count(uint64_t *trunk, uint64_t *experts, const rg_model *m, 
         bytes[streamed] = l.total;
         rc = l.bind_rc;
         rg_free(l.items);
+        core.n_mat = 0;
     }
+    rg_free(core.mats);
     rg_free(core.w.layers);
     *trunk = bytes[1];
     *experts = bytes[0] - bytes[1];

@@ -148,7 +148,7 @@ static void read_numbers(reader *r, rg_hf_config *c) {
     c->idx_ratio = number(r, "indexer_compress_ratio", 0, RG_IDX_RATIO_MAX, -1);
     const uint32_t d_value = number(r, "linear_value_head_dim", 1, RG_HEAD_DIM_MAX, -1);
     if (r->rc != RG_OK) return;
-    if (d_value != c->d_head || c->n_v_head % c->n_k_head != 0) {
+    if (d_value != c->d_head || c->n_k_head == 0 || c->n_v_head % c->n_k_head != 0) {
         r->rc = rg_fail(r->st, RG_UNSUPPORTED, "config.json: %u V heads of %u on %u K heads of %u",
                         c->n_v_head, d_value, c->n_k_head, c->d_head);
     }

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -170,11 +171,11 @@ static bool read_journal(rg_gguf_write *w) {
         same = access(w->parts[p].temp, F_OK) == 0;
     const char *at = same ? text + strlen(want) : NULL;
     while (at && *at) {
-        unsigned long i = 0;
-        char end = 0;
-        if (sscanf(at, "%lu%c", &i, &end) != 2 || end != '\n' || i >= w->n_tensor) break;
+        char *end = NULL;
+        const unsigned long i = strtoul(at, &end, 10);
+        if (end == at || *end != '\n' || i >= w->n_tensor) break;
         w->has[i] = true;
-        at = strchr(at, '\n') + 1;
+        at = end + 1;
     }
     rg_free(text);
     return same;

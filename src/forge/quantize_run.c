@@ -310,7 +310,8 @@ rg_code rg_forge_list_mixes(rg_buf *out, rg_status *st) {
         const rg_type in = rg_type_fit(m->types[RG_ROLE_EXPERT_IN], 2560);
         const rg_type down = rg_type_fit(m->types[RG_ROLE_EXPERT_OUT], 640);
         RG_TRY(rg_buf_printf(out, st, " %zu\n",
-                             2 * 640 * rg_row_bytes(in, 2560) + 2560 * rg_row_bytes(down, 640)));
+                             (size_t)2 * 640 * rg_row_bytes(in, 2560) +
+                                 (size_t)2560 * rg_row_bytes(down, 640)));
     }
     return RG_OK;
 }

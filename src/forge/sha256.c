@@ -19,7 +19,7 @@ static uint32_t turn(uint32_t v, unsigned n) {
 
 static void one_block(uint32_t h[8], const uint8_t *p) {
     uint32_t w[64], v[8];
-    for (unsigned i = 0; i < 16; i++) {
+    for (size_t i = 0; i < 16; i++) {
         w[i] = (uint32_t)p[4 * i] << 24 | (uint32_t)p[4 * i + 1] << 16 |
                (uint32_t)p[4 * i + 2] << 8 | p[4 * i + 3];
     }

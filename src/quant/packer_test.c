@@ -165,7 +165,8 @@ static void what_can_be_packed(void **state) {
     assert_false(rg_pack_can(RG_TYPE_NVFP4));
 }
 
-/* Values that a format holds exactly come back exactly. */
+/* Values on a grid of sixteen come back exactly, but for rounding of scales: Q8_0's step of a 127th
+ * does not meet the grid. */
 static void exact_values_stay(void **state) {
     (void)state;
     rows *r = make_rows();
@@ -176,8 +177,9 @@ static void exact_values_stay(void **state) {
     for (size_t i = 0; i < RG_ARRAY_LEN(types); i++) {
         pack(r, types[i], best_level(), NULL);
         const double e = error_of(r, types[i], NULL);
-        if (e > 2e-3) print_message("%s %g\n", rg_type_get(types[i])->name, e);
-        assert_true(e <= 2e-3);
+        const double limit = types[i] == RG_TYPE_Q8_0 ? 4e-3 : 2e-3;
+        if (e > limit) print_message("%s %g\n", rg_type_get(types[i])->name, e);
+        assert_true(e <= limit);
     }
     free(r);
 }

@@ -63,6 +63,7 @@ static rg_code read_user(builder *b, const json_t *content, rg_status *st) {
     if (!any) return RG_OK;
     rg_message *m = NULL;
     RG_TRY(add_message(b, RG_ROLE_USER, &m, st));
+    RG_ASSERT(m);
     m->content = text;
     return RG_OK;
 }
@@ -94,6 +95,7 @@ static rg_code read_assistant_block(rg_job *job, rg_message *m, rg_tool_call *ca
 static rg_code read_assistant(builder *b, const json_t *content, rg_status *st) {
     rg_message *m = NULL;
     RG_TRY(add_message(b, RG_ROLE_ASSISTANT, &m, st));
+    RG_ASSERT(m);
     if (!json_is_array(content)) {
         return rg_read_content(b->job, content, "messages.content", &m->content, st);
     }
@@ -125,9 +127,9 @@ static rg_code read_messages(rg_job *job, rg_status *st) {
         return rg_fail(st, RG_INVALID, "'messages': at least one expected");
     }
     builder b = {.job = job, .cap = count_parts(list)};
-    if (b.cap > 4u * RG_MESSAGES_MAX) {
-        return rg_fail(st, RG_INVALID, "'messages' hold %zu parts, %u are possible", b.cap,
-                       4u * RG_MESSAGES_MAX);
+    if (b.cap > (size_t)4 * RG_MESSAGES_MAX) {
+        return rg_fail(st, RG_INVALID, "'messages' hold %zu parts, %zu are possible", b.cap,
+                       (size_t)4 * RG_MESSAGES_MAX);
     }
     job->messages = rg_job_take(job, b.cap, sizeof *job->messages, st);
     if (!job->messages) return RG_NOMEM;

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <netdb.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -135,7 +136,9 @@ static const route *find_route(const char *method, const char *path, bool *path_
     for (size_t i = 0; i < RG_ARRAY_LEN(routes); i++) {
         const size_t len = strlen(routes[i].path);
         const bool prefix = len > 1 && routes[i].path[len - 1] == '/';
-        if (prefix ? strncmp(routes[i].path, path, len) : strcmp(routes[i].path, path)) continue;
+        const int apart =
+            prefix ? strncmp(routes[i].path, path, len) : strcmp(routes[i].path, path);
+        if (apart != 0) continue;
         *path_known = true;
         if (strcmp(routes[i].method, head ? "GET" : method) == 0) return &routes[i];
     }
@@ -181,8 +184,7 @@ static enum MHD_Result refuse_first(const rg_server *s, struct MHD_Connection *c
                           known ? "the method is not possible here" : "there is nothing here");
     }
     const char *length = header(c, "Content-Length");
-    unsigned long long bytes = 0;
-    if (length && sscanf(length, "%llu", &bytes) == 1 && bytes > RG_BODY_BYTES_MAX) {
+    if (length && strtoull(length, NULL, 10) > RG_BODY_BYTES_MAX) {
         return send_error(s, c, path, 413, "the body is larger than 32 MiB");
     }
     *refused = false;

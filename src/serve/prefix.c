@@ -36,6 +36,7 @@ rg_code rg_prefix_create(rg_prefix **out, rg_engine *engine, uint32_t n_session,
         rg_prefix_destroy(p);
         return rc;
     }
+    RG_ASSERT(p->n_session > 0 && p->sessions[0]);
     p->each_bytes = rg_session_snapshot_bytes(p->sessions[0]);
     const uint64_t n = budget_bytes / p->each_bytes;
     p->n_max = n < SNAPSHOTS_MAX ? (uint32_t)n : SNAPSHOTS_MAX;

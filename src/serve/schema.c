@@ -362,7 +362,7 @@ static rg_code any_rule(rg_schema_rules *r, const json_t *list, const char *key,
     size_t i;
     json_t *s;
     json_array_foreach(list, i, s) {
-        uint32_t one;
+        uint32_t one = 0;
         RG_TRY(compile(r, s, &one, st));
         RG_TRY(alt(r->g, *rule, st, "r", one));
     }
@@ -501,7 +501,7 @@ static rg_code object_rule(rg_schema_rules *r, const json_t *schema, uint32_t *r
 }
 
 static rg_code tuple_rule(rg_schema_rules *r, const json_t *list, uint32_t *rule, rg_status *st) {
-    uint32_t space, rules[RG_SCHEMA_NESTING_MAX];
+    uint32_t space = 0, rules[RG_SCHEMA_NESTING_MAX] = {0};
     const size_t n = json_array_size(list);
     if (n == 0 || n > RG_SCHEMA_NESTING_MAX) {
         return rg_fail(st, RG_INVALID, "the schema's 'prefixItems' must have 1 to %u schemas",
@@ -525,7 +525,7 @@ static rg_code tuple_rule(rg_schema_rules *r, const json_t *list, uint32_t *rule
 static rg_code array_rule(rg_schema_rules *r, const json_t *schema, uint32_t *rule, rg_status *st) {
     const json_t *items = json_object_get(schema, "items");
     const json_t *tuple = json_object_get(schema, "prefixItems");
-    uint32_t min, max, unit;
+    uint32_t min = 0, max = 0, unit = 0;
     RG_TRY(read_counts(schema, "minItems", "maxItems", &min, &max, st));
     if (tuple) {
         const size_t n = json_array_size(tuple);
@@ -564,7 +564,7 @@ static rg_code types_rule(rg_schema_rules *r, const json_t *schema, const json_t
     size_t i;
     json_t *t;
     json_array_foreach(types, i, t) {
-        uint32_t one;
+        uint32_t one = 0;
         const char *type = json_string_value(t);
         RG_TRY(type_rule(r, schema, type ? type : "", &one, st));
         RG_TRY(alt(r->g, *rule, st, "r", one));
@@ -605,7 +605,7 @@ static rg_code compile(rg_schema_rules *r, const json_t *schema, uint32_t *rule,
     rg_code rc = check_keywords(r, schema, st);
     if (rc == RG_OK) rc = by_keyword(r, schema, rule, st);
     if (rc == RG_OK && json_is_true(json_object_get(schema, "nullable"))) {
-        uint32_t null, both;
+        uint32_t null = 0, both = 0;
         RG_TRY(word_rule(r, &r->null, "null", NULL, &null, st));
         RG_TRY(rg_grammar_rule(r->g, &both, st));
         RG_TRY(alt(r->g, both, st, "r", *rule));

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sqlite3.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -163,8 +164,15 @@ static rg_code take_lock(rg_vault *v, rg_status *st) {
 }
 
 static bool is_indexed(rg_vault *v, const char *name) {
-    unsigned long long high = 0, low = 0;
-    if (strlen(name) != 36 || sscanf(name, "%16llx%16llx", &high, &low) != 2) return false;
+    char half[17] = {0};
+    char *end = NULL;
+    if (strlen(name) != 36) return false;
+    memcpy(half, name, 16);
+    const unsigned long long high = strtoull(half, &end, 16);
+    if (end != half + 16) return false;
+    memcpy(half, name + 16, 16);
+    const unsigned long long low = strtoull(half, &end, 16);
+    if (end != half + 16) return false;
     XXH128_canonical_t c;
     XXH128_canonicalFromHash(&c, (XXH128_hash_t){.low64 = low, .high64 = high});
     sqlite3_stmt *s = NULL;

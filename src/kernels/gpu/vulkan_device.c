@@ -330,6 +330,7 @@ rg_code rg_gpu_write(rg_gpu *gpu, const rg_gpu_buffer *b, size_t offset, const v
     RG_TRY(open_staging(gpu, st));
     for (size_t done = 0; done < bytes;) {
         const size_t n = bytes - done < STAGING_BYTES ? bytes - done : STAGING_BYTES;
+        RG_ASSERT(gpu->staging_up.mapped);
         memcpy(gpu->staging_up.mapped, (const uint8_t *)src + done, n);
         RG_TRY(stage(gpu, b, offset + done, &gpu->staging_up, 0, n, st));
         done += n;

@@ -133,7 +133,7 @@ RG_INLINE v4_quad load_quad(const v4_small_format *f, const uint8_t *const rows[
             m[k][r] = raw_min(f, rows[r], b + (k < count ? k : 0));
         }
     }
-#define FOUR(x, k) (short)x[k][3], (short)x[k][2], (short)x[k][1], (short)x[k][0]
+#define FOUR(x, k) (short)(x)[k][3], (short)(x)[k][2], (short)(x)[k][1], (short)(x)[k][0]
     q.d = scales_f32(f, _mm256_set_epi16(FOUR(d, 3), FOUR(d, 2), FOUR(d, 1), FOUR(d, 0)));
     q.m = _mm512_cvtph_ps(_mm256_set_epi16(FOUR(m, 3), FOUR(m, 2), FOUR(m, 1), FOUR(m, 0)));
 #undef FOUR
