@@ -156,7 +156,7 @@ typedef struct rg_ops {
 } rg_ops;
 
 /* Floats of `tmp` that attention and index_scores need for head size D. */
-#define RG_ATTENTION_TMP(D) ((size_t)3 * (D) + RG_ATTENTION_HEADS * RG_SPAN + 64u)
+#define RG_ATTENTION_TMP(D) ((size_t)3 * (D) + (size_t)RG_ATTENTION_HEADS * RG_SPAN + 64u)
 
 /* The table of a level that this machine runs (rg_cpu_level_pick). A level without own kernels
  * gives the nearest weaker one. */

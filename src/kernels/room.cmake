@@ -19,10 +19,11 @@ function(rg_kernel_forms level folder)
   target_link_libraries(rg_kernels_${level}_mul PRIVATE rg_flags rg_quant)
   target_compile_options(rg_kernels_${level}_mul PRIVATE -O3 ${ARGN})
   # Unrolled vector code under all sanitizers takes minutes to compile: here addresses are enough.
+  # Properties of the files, since the last of these flags on the line wins.
   if(RG_SANITIZE MATCHES "address")
-    target_compile_options(rg_kernels_${level}_mul PRIVATE -O1 -fno-sanitize=undefined)
+    set_property(SOURCE ${sources} APPEND PROPERTY COMPILE_OPTIONS -O1 -fno-sanitize=undefined)
   elseif(RG_SANITIZE)
-    target_compile_options(rg_kernels_${level}_mul PRIVATE -O1 -fno-sanitize=all)
+    set_property(SOURCE ${sources} APPEND PROPERTY COMPILE_OPTIONS -O1 -fno-sanitize=all)
   endif()
   target_sources(rg_kernels PRIVATE $<TARGET_OBJECTS:rg_kernels_${level}_mul>)
 endfunction()

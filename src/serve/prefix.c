@@ -36,9 +36,8 @@ rg_code rg_prefix_create(rg_prefix **out, rg_engine *engine, uint32_t n_session,
         rg_prefix_destroy(p);
         return rc;
     }
-    RG_ASSERT(p->n_session > 0 && p->sessions[0]);
     p->each_bytes = rg_session_snapshot_bytes(p->sessions[0]);
-    const uint64_t n = budget_bytes / p->each_bytes;
+    const uint64_t n = p->each_bytes ? budget_bytes / p->each_bytes : 0;
     p->n_max = n < SNAPSHOTS_MAX ? (uint32_t)n : SNAPSHOTS_MAX;
     *out = p;
     return RG_OK;
@@ -46,7 +45,7 @@ rg_code rg_prefix_create(rg_prefix **out, rg_engine *engine, uint32_t n_session,
 
 void rg_prefix_destroy(rg_prefix *p) {
     if (!p) return;
-    for (uint32_t i = 0; i < p->n_kept; i++)
+    for (uint32_t i = 0; p->list && i < p->n_kept; i++)
         rg_snapshot_destroy(p->list[i].snapshot);
     for (uint32_t i = 0; i < p->n_session; i++)
         rg_session_destroy(p->sessions[i]);

@@ -596,6 +596,7 @@ static rg_code by_keyword(rg_schema_rules *r, const json_t *schema, uint32_t *ru
 }
 
 static rg_code compile(rg_schema_rules *r, const json_t *schema, uint32_t *rule, rg_status *st) {
+    *rule = 0;
     if (json_is_true(schema)) return value_rule(r, rule, st);
     if (!json_is_object(schema)) return rg_fail(st, RG_INVALID, "a schema must be an object");
     if (++r->depth > RG_SCHEMA_NESTING_MAX) {

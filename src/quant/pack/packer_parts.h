@@ -83,8 +83,8 @@ typedef int32_t lanes_i32 __attribute__((vector_size(4 * LANES)));
 /* The point of least s*s*Q - 2*s*P of n, a multiple of LANES; the lower index of equal ones. */
 static inline unsigned least_point(const float *P, const float *Q, unsigned n, float s,
                                    float *cost) {
-    lanes_f32 best;
-    lanes_i32 at, index;
+    lanes_f32 best = {0};
+    lanes_i32 at = {0}, index = {0};
     for (unsigned l = 0; l < LANES; l++) {
         best[l] = INFINITY;
         at[l] = index[l] = (int32_t)l;
