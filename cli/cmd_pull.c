@@ -45,6 +45,7 @@ int cli_pull(const cli_options *opt) {
 }
 
 int cli_resolve_models(cli_options *opt) {
+    static char *resolved[CLI_MODELS_MAX]; /* live as long as the process */
     char path[PATH_BYTES];
     for (size_t i = 0; i < opt->n_models; i++) {
         if (strncmp(opt->models[i], "hf:", 3) != 0) continue;
@@ -55,7 +56,7 @@ int cli_resolve_models(cli_options *opt) {
             rg_buf_deinit(&text);
             return cli_fail(&st);
         }
-        opt->models[i] = text.data; /* lives as long as the process */
+        opt->models[i] = resolved[i] = text.data;
         if (i + 1 == opt->n_models) opt->model = text.data;
     }
     return CLI_OK;

@@ -361,7 +361,7 @@ def dumps(folder):
 # ---- interrupts and terminals --------------------------------------------------------------------
 
 def interrupts(folder):
-    args = [program, 'run', '-m', MODEL, '--raw', '-p', 'the', '-n', '60000', '--ctx', '65536',
+    args = [program, 'run', '-m', DEMO, '--raw', '-p', 'the', '-n', '4000', '--ctx', '4096',
             '--ignore-eos', '--threads', '1']
     for extra in ([], ['--print-ids'], ['--json']):
         p = subprocess.Popen([*map(str, args), *extra], bufsize=0, stdout=subprocess.PIPE,

@@ -240,5 +240,8 @@ int main(void) {
         cmocka_unit_test(selection),
         cmocka_unit_test(refusals),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    if (rg_alloc_live_bytes() == 0) return failed;
+    fprintf(stderr, "%llu bytes are not released\n", (unsigned long long)rg_alloc_live_bytes());
+    return 1;
 }

@@ -281,5 +281,8 @@ int main(void) {
         cmocka_unit_test(experts_by_slot_and_tile),
         cmocka_unit_test(epilogues),
     };
-    return cmocka_run_group_tests(tests, open_gpu, close_gpu);
+    const int failed = cmocka_run_group_tests(tests, open_gpu, close_gpu);
+    if (rg_alloc_live_bytes() == 0) return failed;
+    fprintf(stderr, "%llu bytes are not released\n", (unsigned long long)rg_alloc_live_bytes());
+    return 1;
 }

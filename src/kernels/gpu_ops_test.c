@@ -276,5 +276,8 @@ int main(void) {
         cmocka_unit_test(routes),
         cmocka_unit_test(attention_over_chosen_blocks),
     };
-    return cmocka_run_group_tests(tests, open_gpu, close_gpu);
+    const int failed = cmocka_run_group_tests(tests, open_gpu, close_gpu);
+    if (rg_alloc_live_bytes() == 0) return failed;
+    fprintf(stderr, "%llu bytes are not released\n", (unsigned long long)rg_alloc_live_bytes());
+    return 1;
 }
