@@ -52,6 +52,7 @@ const char *cli_details(const char *command) {
 
 /* Text for roff: backslashes and hyphens as they are, no request at the start of a line. */
 static void put_roff(const char *text) {
+    if (!text) return;
     if (*text == '.' || *text == '\'') fputs("\\&", stdout);
     for (; *text; text++) {
         if (*text == '\\' || *text == '-') putchar('\\');

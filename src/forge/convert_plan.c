@@ -70,7 +70,12 @@ static rg_convert_item *add(rg_convert_plan *p, const char *name, uint64_t cols,
     }
     rg_convert_item *it = &p->items[p->n++];
     *it = (rg_convert_item){.per = rows ? rows : 1, .stride = rows ? rows : 1};
-    snprintf(it->out.name, sizeof it->out.name, "%s", name);
+    const size_t len = strnlen(name, sizeof it->out.name);
+    if (len == sizeof it->out.name) {
+        p->rc = rg_fail(p->st, RG_UNSUPPORTED, "the tensor name '%.80s' is too long", name);
+        return NULL;
+    }
+    memcpy(it->out.name, name, len + 1);
     it->out.ne[0] = cols;
     it->out.ne[1] = rows ? rows : 1;
     it->out.ne[2] = count ? count : 1;
