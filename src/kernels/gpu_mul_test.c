@@ -2,6 +2,7 @@
  * the same bits whatever is computed beside it.
  */
 #include "kernels/gpu_check.h"
+#include "support/released.h"
 
 #define N_OUT  19u
 #define ROWS   37u
@@ -281,8 +282,5 @@ int main(void) {
         cmocka_unit_test(experts_by_slot_and_tile),
         cmocka_unit_test(epilogues),
     };
-    const int failed = cmocka_run_group_tests(tests, open_gpu, close_gpu);
-    if (rg_alloc_live_bytes() == 0) return failed;
-    fprintf(stderr, "%llu bytes are not released\n", (unsigned long long)rg_alloc_live_bytes());
-    return 1;
+    return failed_or_leaked(cmocka_run_group_tests(tests, open_gpu, close_gpu));
 }

@@ -2,6 +2,7 @@
  * choice of experts and blocks exactly.
  */
 #include "kernels/gpu_check.h"
+#include "support/released.h"
 
 #define BOUND 1e-11 /* of the mean squared error: f32 sums in another order */
 
@@ -276,8 +277,5 @@ int main(void) {
         cmocka_unit_test(routes),
         cmocka_unit_test(attention_over_chosen_blocks),
     };
-    const int failed = cmocka_run_group_tests(tests, open_gpu, close_gpu);
-    if (rg_alloc_live_bytes() == 0) return failed;
-    fprintf(stderr, "%llu bytes are not released\n", (unsigned long long)rg_alloc_live_bytes());
-    return 1;
+    return failed_or_leaked(cmocka_run_group_tests(tests, open_gpu, close_gpu));
 }
