@@ -101,9 +101,17 @@ static void eval(rg_core *core, const bench *b, uint32_t chunk, uint32_t tail, s
     rg_seq_destroy(seq);
 }
 
+static bool same_bits(float a, float b) {
+    uint32_t x;
+    uint32_t y;
+    memcpy(&x, &a, sizeof x);
+    memcpy(&y, &b, sizeof y);
+    return x == y;
+}
+
 static void expect_same(const sheet *got, const sheet *want, uint32_t n, const char *what) {
     for (size_t i = 0; i < n * want->n_vocab; i++) {
-        if (memcmp(&got->rows[i], &want->rows[i], sizeof(float)) == 0) continue;
+        if (same_bits(got->rows[i], want->rows[i])) continue;
         fail_msg("%s: row %zu, logit %zu is %a, expected %a", what, i / want->n_vocab,
                  i % want->n_vocab, (double)got->rows[i], (double)want->rows[i]);
     }

@@ -44,7 +44,7 @@ static void fp8_blocks(void **state) {
     folder_make(&f);
     for (unsigned i = 0; i < R * C; i++)
         data[i] = (uint8_t)(i * 11 % 127);
-    memcpy(data + R * C, scales, sizeof scales);
+    memcpy(data + (size_t)R * C, scales, sizeof scales);
     save(&f,
          "{\"w\":{\"dtype\":\"F8_E4M3\",\"shape\":[130,129],\"data_offsets\":[0,16770]},"
          "\"w_scale_inv\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[16770,16786]}}",
