@@ -22,6 +22,12 @@ done | sort -u | grep -v -E '/(libc|libm|libpthread|libdl)\.so' | while read -r 
 done
 loader=$(ldconfig -p | awk '/libvulkan\.so\.1 / {print $NF; exit}')
 [ -z "$loader" ] || cp -L "$loader" "$dir/lib/libvulkan.so.1"
+# NVIDIA's driver for Vulkan is the one for X: without these it loads and finds no device.
+for name in libGLX.so.0 libGLdispatch.so.0 libGL.so.1 libEGL.so.1 libX11.so.6 libXext.so.6 \
+    libxcb.so.1 libXau.so.6 libXdmcp.so.6 libbsd.so.0 libmd.so.0; do
+    lib=$(ldconfig -p | awk -v name="$name" '$1 == name {print $NF; exit}')
+    if [ -n "$lib" ]; then cp -L "$lib" "$dir/lib/$name"; else echo "no $name here" >&2; fi
+done
 if [ -n "$layer" ]; then
     cp -L "$layer" "$dir/layers/"
     sed 's|"library_path": *"[^"]*"|"library_path": "./libVkLayer_khronos_validation.so"|' \

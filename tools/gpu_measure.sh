@@ -16,11 +16,15 @@ export VK_LAYER_PATH=$here/layers
 # Containers often have the driver's libraries and not the file that names them to the loader.
 if ! ls /usr/share/vulkan/icd.d/*nvidia* /etc/vulkan/icd.d/*nvidia* >/dev/null 2>&1 &&
     [ -z "${VK_DRIVER_FILES:-}${VK_ICD_FILENAMES:-}" ]; then
-    cat >"$work/nvidia_icd.json" <<EOF
+    icd=/usr/local/nvidia/share/vulkan/icd.d/nvidia_icd.json
+    if [ ! -s $icd ]; then
+        icd=$work/nvidia_icd.json
+        cat >"$icd" <<EOF
 {"file_format_version": "1.0.0",
  "ICD": {"library_path": "libGLX_nvidia.so.0", "api_version": "1.3.0"}}
 EOF
-    export VK_ICD_FILENAMES=$work/nvidia_icd.json VK_DRIVER_FILES=$work/nvidia_icd.json
+    fi
+    export VK_ICD_FILENAMES=$icd VK_DRIVER_FILES=$icd
 fi
 rg=$here/regolith
 run() { # run SECONDS FILE command...
@@ -42,6 +46,8 @@ need_model() {
 has() { case " $parts " in *" $1 "*) return 0 ;; *) return 1 ;; esac; }
 
 run 60 device.txt "$rg" doctor --quick
+grep -q 'Vulkan' "$out/device.txt" || VK_LOADER_DEBUG=error,warn,driver run 20 loader.txt \
+    "$here/gpu_bench" --mib 16 --reps 1 f32
 if has check; then # same answers, validation silent, same bits however the work is cut
     for m in a-mix c-f32; do
         run 100 check.txt "$rg" logits -m "$here/models/$m.gguf" --ids "$here/models/$m.ids" \
