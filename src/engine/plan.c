@@ -91,6 +91,7 @@ static rg_code measure(rg_plan *p, const rg_model *m, const rg_plan_request *req
     p->state_bytes = p->n_session * p->seq_bytes + p->snapshot_bytes;
     p->host_bytes = req->host_bytes;
     p->io_bytes = IO_BYTES;
+    p->ahead_bytes = rg_ahead_bytes(m);
     p->slot_bytes = layout.slot_bytes_max;
     p->arena_min_bytes = rg_stream_min_bytes(&layout, m->hp.n_expert_used);
     p->n_item = m->hp.n_expert * (m->hp.n_layer + m->hp.n_mtp);
@@ -106,7 +107,7 @@ static rg_code refuse(const rg_plan *p, uint64_t need, rg_status *st) {
         p->automatic ? "free memory" : "a budget", (unsigned long long)(p->budget_bytes >> 20),
         (unsigned long long)(p->trunk_bytes >> 20), (unsigned long long)(p->state_bytes >> 20),
         (unsigned long long)(p->scratch_bytes >> 20),
-        (unsigned long long)((p->host_bytes + p->io_bytes) >> 20),
+        (unsigned long long)((p->host_bytes + p->io_bytes + p->ahead_bytes) >> 20),
         (unsigned long long)(p->ngram_bytes >> 20),
         (unsigned long long)((p->arena_min_bytes + ((1u << 20) - 1)) >> 20),
         (unsigned long long)((need + ((1u << 20) - 1)) >> 20));
@@ -139,18 +140,21 @@ rg_code rg_plan_make(rg_plan *p, const rg_model *m, const rg_plan_request *req, 
         p->budget_bytes = avail > margin ? avail - margin : 0;
     }
     choose_ngram(p, m);
-    const uint64_t fixed = p->trunk_bytes + p->state_bytes + p->host_bytes + p->io_bytes;
+    const uint64_t fixed =
+        p->trunk_bytes + p->state_bytes + p->host_bytes + p->io_bytes + p->ahead_bytes;
     const uint64_t asked = asked_arena(p, req);
     p->chunk = req->chunk;
     if (!p->chunk && !asked) choose_chunk(p, m, req, fixed);
     if (!p->chunk) p->chunk = asked ? RG_CHUNK_DEFAULT : CHUNK_MIN;
     p->scratch_bytes = scratch_bytes(m, p->chunk, req->n_threads);
     p->ngram_bytes = ngram_bytes(p, m, p->chunk);
-    const uint64_t rest = fixed + p->scratch_bytes + p->ngram_bytes;
+    uint64_t rest = fixed + p->scratch_bytes + p->ngram_bytes;
     if (asked) {
         p->arena_bytes = asked;
-    } else if (rest + p->experts_bytes <= p->budget_bytes) {
+    } else if (rest - p->ahead_bytes + p->experts_bytes <= p->budget_bytes) {
         p->resident = true;
+        rest -= p->ahead_bytes;
+        p->ahead_bytes = 0;
         p->arena_bytes = p->experts_bytes;
         p->n_slot = p->n_item;
     } else if (rest + p->arena_min_bytes > p->budget_bytes) {
@@ -185,6 +189,9 @@ rg_code rg_plan_print(const rg_plan *p, rg_buf *out, rg_status *st) {
     snprintf(note, sizeof note, "prefill in chunks of %u tokens, given back after it", p->chunk);
     RG_TRY(line(out, "scratch", p->scratch_bytes, note, st));
     RG_TRY(line(out, "host", p->host_bytes + p->io_bytes, "vocabulary, metadata, threads", st));
+    if (p->ahead_bytes) {
+        RG_TRY(line(out, "look-ahead", p->ahead_bytes, "8-bit copies of the routers", st));
+    }
     if (p->ngram_bytes) {
         if (p->ngram_resident) {
             snprintf(note, sizeof note, "the whole table");
