@@ -8,6 +8,12 @@
 #define CHUNK_MIN      32u
 #define CHUNK_AUTO_MAX 4096u
 #define SCRATCH_SHARE  6u /* of scratch and arena together, at most one in this many for scratch */
+/* The next larger chunk is taken when it saves this part of a token's cost. */
+#define CHUNK_GAIN 0.1
+/* Against reading a byte of a drive of 2.5 GB/s, measured on two cores: unpacking a byte of an
+ * expert; multiplying a byte of weights with one more token. */
+#define UNPACK_COST  0.35
+#define PRODUCT_COST (1.0 / 72)
 /* Buffers of the readers and stacks of the threads. */
 #define IO_BYTES ((uint64_t)8 << 20)
 /* Without --ram a tenth of the free memory, at least this, is left to others. */
@@ -44,20 +50,35 @@ static uint64_t ngram_bytes(const rg_plan *p, const rg_model *m, uint32_t chunk)
     return rg_ple_reader_bytes(&o);
 }
 
-/* Expert bytes that a cold chunk reads for each of its tokens: a chunk of c tokens touches
+/* Bytes of the experts that a chunk touches, for each of its tokens: a chunk of c tokens touches
  * X (1 - (1 - K/X)^c) experts of a layer when uses are spread evenly, about four fifths of that as
- * measured on real text; what fits the arena is read once. */
-static double read_per_token(const rg_plan *p, const rg_model *m, uint32_t chunk, uint64_t arena) {
+ * measured on real text. */
+static double touched_per_token(const rg_plan *p, const rg_model *m, uint32_t chunk) {
     const double X = m->hp.n_expert, K = m->hp.n_expert_used;
-    const double layers = m->hp.n_layer + m->hp.n_mtp;
-    const double touched = 0.8 * X * (1.0 - pow(1.0 - K / X, chunk)) * layers;
-    const double held = (double)arena / (double)p->slot_bytes;
-    const double missing = fmax(touched - fmin(held, X * layers), 0.0);
-    return missing * (double)p->experts_bytes / (X * layers) / chunk;
+    return 0.8 * (1.0 - pow(1.0 - K / X, chunk)) * (double)p->experts_bytes / chunk;
 }
 
-/* The chunk with the fewest bytes read for a token: a larger one shares an expert among more
- * tokens, but its scratch comes out of the arena. */
+/* The share of the experts that are not held. Chunk after chunk goes through all layers, so what is
+ * held is worth no more than its share, however often it is used. */
+static double missing_share(const rg_plan *p, uint64_t arena) {
+    return 1.0 - fmin((double)arena / (double)p->slot_bytes / p->n_item, 1.0);
+}
+
+static double read_per_token(const rg_plan *p, const rg_model *m, uint32_t chunk, uint64_t arena) {
+    return touched_per_token(p, m, chunk) * missing_share(p, arena);
+}
+
+/* What a token of a chunk costs, in bytes of reading: its part of the experts, read where they are
+ * not held and unpacked once for the whole chunk, and the products that it has for itself. */
+static double token_cost(const rg_plan *p, const rg_model *m, uint32_t chunk, uint64_t arena) {
+    const double used =
+        (double)p->experts_bytes * m->hp.n_expert_used / m->hp.n_expert + (double)p->trunk_bytes;
+    return touched_per_token(p, m, chunk) * (missing_share(p, arena) + UNPACK_COST) +
+           used * PRODUCT_COST;
+}
+
+/* The smallest chunk that makes a token nearly as cheap as it can be: a larger one shares an expert
+ * among more tokens, but its scratch comes out of the arena. */
 static void choose_chunk(rg_plan *p, const rg_model *m, const rg_plan_request *req,
                          uint64_t fixed_bytes) {
     double best = HUGE_VAL;
@@ -67,11 +88,8 @@ static void choose_chunk(rg_plan *p, const rg_model *m, const rg_plan_request *r
         /* Decode lives on the arena: prefill may take a share of it, not the most. */
         const uint64_t room = p->budget_bytes - fixed_bytes;
         if (p->chunk && scratch > room / SCRATCH_SHARE) break;
-        const uint64_t arena = p->budget_bytes - fixed_bytes - scratch;
-        const double cost = read_per_token(p, m, c, arena);
-        /* Where nothing is read a wider chunk shares compute only, up to the default. */
-        const bool wider = cost <= 0.0 && c <= RG_CHUNK_DEFAULT;
-        if (cost >= best && !wider) continue;
+        const double cost = token_cost(p, m, c, p->budget_bytes - fixed_bytes - scratch);
+        if (cost > best * (1.0 - CHUNK_GAIN)) break;
         best = cost;
         p->chunk = c;
     }
