@@ -8,6 +8,7 @@ figures are medians; the rows printed fit bench/results.tsv, `before` being the 
 
 The peer is a program that understands
     peer bench MODEL -t THREADS -p PROMPT -n TOKENS -r 1 --cold --evict --no-repack --lib DIR
+(with --resident without --cold --evict --no-repack)
 and prints lines `prefill ... tokens: X tok/s` and `decode ... tokens: X tok/s`.
 """
 import argparse
@@ -44,6 +45,8 @@ def parse(argv):
     p.add_argument("--prompt", type=int, default=128)
     p.add_argument("--tokens", type=int, default=32, help="decoded behind the prompt")
     p.add_argument("--reps", type=int, default=3)
+    p.add_argument("--resident", action="store_true",
+                   help="everything in memory: warm figures, the peer as it is by default")
     p.add_argument("--limit", type=size, help="memory limit of either process, e.g. 4G")
     p.add_argument("--regolith-args", default="", help="further flags of `regolith bench`")
     p.add_argument("--peer-args", default="--mmap", help="further flags of the driver")
@@ -57,31 +60,34 @@ def parse(argv):
 
 def regolith_command(args):
     return [args.regolith, "bench", "-m", args.model, "--threads", str(args.threads), "-p",
-            str(args.prompt), "-n", str(args.tokens), "--reps", "1", "--cold", "--json",
-            *shlex.split(args.regolith_args)]
+            str(args.prompt), "-n", str(args.tokens), "--reps", "1",
+            *(() if args.resident else ("--cold",)), "--json", *shlex.split(args.regolith_args)]
 
 
 def run_regolith(args):
-    drop_page_cache(args.model)
+    if not args.resident:
+        drop_page_cache(args.model)
     out, said, peak = start(regolith_command(args), args.limit)
     figures = json.loads(out)
     for line in said.splitlines():
         if "warning" in line:
             print(line, file=sys.stderr)
-    return {"prefill": figures["prefill_tok_s"], "decode": figures["decode_tok_s"],
-            "warm decode": figures["warm"]["decode_tok_s"], "peak": peak,
-            "drive": figures["drive_gb_s"], "ceiling": figures["drive_ceiling_gb_s"]}
+    if args.resident:
+        figures = figures["warm"]
+    return {"prefill": figures["prefill_tok_s"], "decode": figures["decode_tok_s"], "peak": peak}
 
 
 def peer_command(args):
     command = [args.peer, "bench", args.peer_model or args.model, "-t", str(args.threads), "-p",
-               str(args.prompt), "-n", str(args.tokens), "-r", "1", "--cold", "--evict",
-               "--no-repack", *shlex.split(args.peer_args)]
+               str(args.prompt), "-n", str(args.tokens), "-r", "1",
+               *(() if args.resident else ("--cold", "--evict", "--no-repack")),
+               *shlex.split(args.peer_args)]
     return command + (["--lib", args.lib] if args.lib else [])
 
 
 def run_peer(args):
-    drop_page_cache(args.peer_model or args.model)
+    if not args.resident:
+        drop_page_cache(args.peer_model or args.model)
     out, _, peak = start(peer_command(args), args.limit)
     figures = {"peak": peak}
     for phase in ("prefill", "decode"):
@@ -101,7 +107,8 @@ def rows(args, ours, theirs):
         a = [r[phase] for r in theirs]
         b = [r[phase] for r in ours]
         before, after = statistics.median(a), statistics.median(b)
-        note = (f"cold, {args.reps} interleaved; {limit} memory limit; peer {spread(a)}, "
+        kind = "resident" if args.resident else "cold"
+        note = (f"{kind}, {args.reps} interleaved; {limit} memory limit; peer {spread(a)}, "
                 f"regolith {spread(b)}")
         peaks = [max((r["peak"] or 0) for r in side) / SIZES["M"] for side in (theirs, ours)]
         if all(peaks):
