@@ -34,6 +34,7 @@ static const char *model_name(const cli_options *opt, char *out, size_t cap) {
 }
 
 static rg_serve_options serve_options(const cli_options *opt, char *name, size_t cap) {
+    const rg_session_options session = cli_session_options(opt, opt->ctx);
     const char *key = opt->serve.api_key ? opt->serve.api_key : getenv("REGOLITH_API_KEY");
     return (rg_serve_options){.host = opt->serve.host,
                               .port = (uint16_t)opt->serve.port,
@@ -45,6 +46,11 @@ static rg_serve_options serve_options(const cli_options *opt, char *name, size_t
                               .queue_max = opt->serve.queue,
                               .n_ctx = opt->ctx,
                               .kv = opt->kv,
+                              .draft = session.draft,
+                              .draft_max = session.draft_max,
+                              .draft_fixed = session.draft_fixed,
+                              .moce = opt->moce,
+                              .moce_slots = opt->moce_slots,
                               .snapshot_bytes = opt->serve.snapshots,
                               .cache_dir = opt->serve.cache_dir,
                               .cache_bytes = opt->serve.cache_size,

@@ -62,7 +62,7 @@ static rg_session *new_session(const bench *b) {
 
 static void batch(const bench *b, rg_session *s, const int32_t *ids, uint32_t n) {
     rg_status st = {0};
-    const rg_batch_part part = {s, n, true};
+    const rg_batch_part part = {.session = s, .n_ids = n, .want_logits = true};
     if (rg_session_eval_batch(b->engine, &part, 1, ids, NULL, &st) != RG_OK) {
         fail_msg("%s", st.message);
     }
@@ -116,7 +116,8 @@ static void a_shared_window_gives_the_bits_of_one_alone(void **state) {
             rg_status st = {0};
             for (uint32_t i = 0; i < N_SESSION; i++) {
                 const uint32_t rows = (round + i) % 3 == 0 ? 5 : 1;
-                parts[i] = (rg_batch_part){shared[i], rows, true};
+                parts[i] =
+                    (rg_batch_part){.session = shared[i], .n_ids = rows, .want_logits = true};
                 for (uint32_t r = 0; r < rows; r++)
                     ids[n + r] = b.ids[(round * 5 + i * 11 + r) % b.n];
                 batch(&b, alone[i], ids + n, rows);
@@ -194,13 +195,13 @@ static void what_does_not_fit_is_refused(void **state) {
     batch(&b, t, b.ids + 1, 7);
     assert_int_equal(rg_session_rewind(t, snap, NULL), RG_INVALID); /* other tokens */
     assert_int_equal(rg_session_length(t), 7);
-    const rg_batch_part twice[2] = {{s, 1, true}, {s, 1, true}};
+    const rg_batch_part twice[2] = {{s, 1, true, NULL, 0}, {s, 1, true, NULL, 0}};
     assert_int_equal(rg_session_eval_batch(b.engine, twice, 2, b.ids, NULL, NULL), RG_INVALID);
-    const rg_batch_part wide = {s, 64, true};
+    const rg_batch_part wide = {.session = s, .n_ids = 64, .want_logits = true};
     assert_int_equal(rg_session_eval_batch(b.engine, &wide, 1, b.ids, NULL, NULL), RG_INVALID);
     assert_int_equal(rg_session_length(s), 6);
     const int32_t bad[1] = {-5};
-    const rg_batch_part one = {s, 1, true};
+    const rg_batch_part one = {.session = s, .n_ids = 1, .want_logits = true};
     assert_int_equal(rg_session_eval_batch(b.engine, &one, 1, bad, NULL, NULL), RG_INVALID);
     batch(&b, s, b.ids, 1); /* still alive */
     rg_snapshot_destroy(snap);

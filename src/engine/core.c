@@ -276,8 +276,8 @@ rg_code rg_window_run(const rg_window *win, const rg_eval_call *call, rg_status 
     }
     for (uint32_t i = 0; i < win->n_seg; i++)
         win->segs[i].seq->n_owed = 0;
-    for (uint32_t i = 0; i < win->n_seg && !win->verify; i++) {
-        if (!win->segs[i].seq->opt.mtp) continue;
+    for (uint32_t i = 0; i < win->n_seg; i++) {
+        if (!win->segs[i].seq->opt.mtp || win->segs[i].open) continue;
         guard(core, true);
         const rg_code rc = rg_mtp_follow(win, st);
         guard(core, false);

@@ -253,7 +253,8 @@ struct rg_seq {
     float *idx_scores;      /* [n_threads][n_ctx] */
     uint32_t *idx_top;      /* [n_threads][budget] */
     uint32_t n_owed;        /* accepted drafts whose journal is not in S yet */
-    uint32_t n_open;        /* rows of a window that waits for rg_core_accept */
+    uint32_t n_open;        /* rows of a window that waits for rg_core_accept ... */
+    uint32_t open_row0;     /* ... and where they stand in it */
     /* Draft block: rows in its cache, the position of the first pending row, and the pending rows:
      * residuals of trunk rows that it has not been fed, the last ones of the sequence. Behind a
      * gap in the rows mtp_pos is more than mtp_length. */
@@ -277,6 +278,7 @@ typedef struct rg_segment {
     rg_seq *seq;
     uint32_t row0, n, pos0;
     uint32_t n_draft; /* of the n, the last ones: rows that may be taken back */
+    bool open;        /* the draft block follows later, when the accepted rows are known */
 } rg_segment;
 
 typedef struct rg_window {
@@ -285,7 +287,6 @@ typedef struct rg_window {
     uint32_t n_seg;
     uint32_t T;
     const int32_t *ids; /* [T] */
-    bool verify;        /* the draft block follows later, when the accepted rows are known */
 } rg_window;
 
 /* What a window knows of the call it belongs to. Zeroed = nothing. */
@@ -392,6 +393,9 @@ rg_code rg_mtp_settle(rg_core *core, rg_seq *seq, rg_status *st);
 static inline size_t rg_gdn_channels(const rg_hparams *hp) {
     return (2 * (size_t)hp->n_k_head + hp->n_v_head) * hp->ssm_head_dim;
 }
+/* A window begins whose routes rg_core_accept will sort: passes of the draft block that made the
+ * drafts are remembered elsewhere. */
+void rg_journal_begin(rg_core *core);
 /* Brings head h of a layer's state up to the accepted drafts. */
 void rg_journal_replay_head(const rg_seq *seq, const rg_layer_state *l, size_t h, int thread);
 /* Keeps what the drafts of a segment would do to a delta net layer, and to the n-gram layer. */

@@ -35,7 +35,7 @@ static outcome live(rg_governor *g, const world *w, uint32_t n_window) {
     outcome o = {0};
     for (uint32_t i = 0; i < n_window; i++) {
         uint32_t confidence[RG_DRAFT_MAX], made = 0;
-        const rg_governor_plan p = rg_governor_choose(g, w->match, RG_DRAFT_MAX);
+        const rg_governor_plan p = rg_governor_choose(g, w->match, RG_DRAFT_MAX, 0);
         uint32_t n = p.n;
         double draft_ns = 0;
         for (uint32_t k = 0; k < RG_DRAFT_MAX; k++)
@@ -55,6 +55,7 @@ static outcome live(rg_governor *g, const world *w, uint32_t n_window) {
                                          .n = n,
                                          .right = right,
                                          .confidence = confidence,
+                                         .rows = n + 1,
                                          .window_ns = (uint64_t)ns,
                                          .draft_ns = (uint64_t)draft_ns,
                                          .n_made = made,
@@ -187,13 +188,13 @@ static void memory_and_fixed_lengths(void **state) {
     assert_true(o.windows[RG_SOURCE_SUFFIX] >= 18);
     const rg_governor_options opt = {.draft_max = 5, .mtp = true, .suffix = true, .fixed = true};
     rg_governor_init(&next, &opt, &memory);
-    rg_governor_plan p = rg_governor_choose(&next, 0, 7);
+    rg_governor_plan p = rg_governor_choose(&next, 0, 7, 0);
     assert_int_equal(p.source, RG_SOURCE_MTP);
     assert_int_equal(p.n, 5);
-    p = rg_governor_choose(&next, 3, 4);
+    p = rg_governor_choose(&next, 3, 4, 0);
     assert_int_equal(p.source, RG_SOURCE_SUFFIX);
     assert_int_equal(p.n, 4);
-    p = rg_governor_choose(&next, 3, 0);
+    p = rg_governor_choose(&next, 3, 0, 0);
     assert_int_equal(p.source, RG_SOURCE_NONE);
 }
 

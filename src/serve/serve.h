@@ -30,6 +30,11 @@ typedef struct rg_serve_options {
     uint32_t queue_max;     /* jobs that wait; 0 = 64 */
     uint32_t n_ctx;         /* of a session; 0 = the plan's */
     rg_kv_type kv;
+    rg_draft_mode draft; /* guesses of every session, as rg_session_options has them */
+    uint32_t draft_max;
+    bool draft_fixed;
+    float moce; /* cache-aware routing of replies that do not ask for another; 0 = off */
+    uint32_t moce_slots;
     uint64_t
         snapshot_bytes;    /* for states of earlier lengths; 0 = none but the sessions themselves */
     const char *cache_dir; /* prefixes are kept there over restarts; NULL = no */
