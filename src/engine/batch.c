@@ -172,7 +172,8 @@ rg_code rg_core_eval_batch(rg_core *core, const rg_batch_rows *parts, uint32_t n
         for (uint32_t i = 0; i < n_part; i++)
             parts[i].seq->failed = true;
     }
-    if (T > RG_SCRATCH_KEPT_ROWS) rg_mem_release(core->scratch_memory, core->scratch_bytes);
+    core->scratch_due = T > RG_SCRATCH_KEPT_ROWS;
+    if (rc != RG_OK || !is_open(&win)) rg_core_trim(core);
     return rc;
 }
 

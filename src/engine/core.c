@@ -328,6 +328,11 @@ static rg_code give_logits(rg_core *core, const rg_segment *seg, uint32_t row,
     return RG_OK;
 }
 
+void rg_core_trim(rg_core *core) {
+    if (core->scratch_due) rg_mem_release(core->scratch_memory, core->scratch_bytes);
+    core->scratch_due = false;
+}
+
 /* ---- eval ----------------------------------------------------------------------------------- */
 
 static rg_code check_request(const rg_core *core, const rg_seq *seq, const int32_t *ids, uint32_t n,

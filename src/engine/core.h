@@ -202,6 +202,7 @@ struct rg_core {
     rg_thread_scratch threads[RG_POOL_THREADS_MAX];
     void *scratch_memory;
     size_t scratch_bytes;
+    bool scratch_due;  /* the last window was wide: rg_core_trim */
     rg_tap tap;        /* see == NULL: off */
     rg_mat_name *mats; /* [n_mat] matrices of the weights and their tensors */
     uint32_t n_mat, mat_cap;
@@ -306,6 +307,9 @@ size_t rg_seq_layout(rg_seq *seq, const rg_model *m, size_t n_threads, uint8_t *
 static inline bool rg_seq_f16(const rg_seq *seq) {
     return seq->opt.kv == RG_KV_F16;
 }
+
+/* Gives the scratch back to the system behind a wide window; logits in it are gone then. */
+void rg_core_trim(rg_core *core);
 
 /* rg_mem_map, refused with the sum when the machine has less memory free. */
 rg_code rg_take_memory(void **out, size_t bytes, rg_status *st);

@@ -256,6 +256,7 @@ rg_code rg_core_accept(rg_core *core, const rg_verify *parts, uint32_t n_part, r
     const rg_code rc = rg_experts_touch(core, false, st);
     for (uint32_t i = 0; i < n_part && rc != RG_OK; i++)
         parts[i].seq->failed = true;
+    rg_core_trim(core);
     core->times.window_ns += rg_now_ns() - begin;
     return rc;
 }
