@@ -182,6 +182,33 @@ static void a_prefix_from_anywhere_gives_the_bits_of_a_cold_start(void **state) 
     }
 }
 
+/* Where the draft block stands is checked: everything is read by it. */
+static void a_state_that_cannot_be_is_refused(void **state) {
+    (void)state;
+    bench b = open_bench(&subjects[2]);
+    rg_session *s = new_session(&b);
+    rg_snapshot *snap = NULL;
+    rg_status st = {0};
+    batch(&b, s, b.ids, 6);
+    assert_int_equal(rg_session_snapshot(&snap, s, &st), RG_OK);
+    const uint64_t bytes = rg_session_export_bytes(s, snap);
+    const size_t at = 8 + b.info.n_vocab * sizeof(float);
+    uint8_t *saved = rg_alloc(1, bytes, NULL);
+    assert_non_null(saved);
+    rg_session_export(s, snap, saved);
+    for (size_t i = 0; i < 16; i++) {
+        saved[at + i] ^= 0x21;
+        assert_int_equal(rg_session_import(s, 6, saved, bytes, NULL), RG_INVALID);
+        assert_int_equal(rg_session_length(s), 0);
+        saved[at + i] ^= 0x21;
+    }
+    assert_int_equal(rg_session_import(s, 6, saved, bytes, NULL), RG_OK);
+    rg_free(saved);
+    rg_snapshot_destroy(snap);
+    rg_session_destroy(s);
+    close_bench(&b);
+}
+
 static void what_does_not_fit_is_refused(void **state) {
     (void)state;
     bench b = open_bench(&subjects[0]);
@@ -456,6 +483,7 @@ int main(void) {
         cmocka_unit_test(routing_by_request_shares_windows),
         cmocka_unit_test(a_shared_window_gives_the_bits_of_one_alone),
         cmocka_unit_test(a_prefix_from_anywhere_gives_the_bits_of_a_cold_start),
+        cmocka_unit_test(a_state_that_cannot_be_is_refused),
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(a_mask_binds_the_pick),
     };

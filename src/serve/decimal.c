@@ -44,7 +44,7 @@ rg_code rg_decimal_of(rg_decimal *out, double x, rg_status *st) {
         if (*at != '.') digits[n++] = *at;
     }
     digits[n] = 0;
-    return from_digits(out, digits, 1 + atoi(at + 1), st);
+    return from_digits(out, digits, 1 + (int)strtol(at + 1, NULL, 10), st);
 }
 
 rg_code rg_decimal_of_int(rg_decimal *out, int64_t x, rg_status *st) {
