@@ -6,6 +6,7 @@
 
 #include "serve/serve.h"
 #include "cli/cli.h"
+#include "forge/forge.h"
 
 /* Written by the main thread before the handlers are set. */
 static _Atomic(rg_server *) running;
@@ -61,13 +62,28 @@ static rg_serve_options serve_options(const cli_options *opt, char *name, size_t
                               .sampling = opt->sampling};
 }
 
+/* What the drive can do at the size of an expert, given or measured while nothing else reads. A
+ * failure costs the figure only. */
+static double find_ceiling(const cli_options *opt, const rg_engine *engine) {
+    rg_engine_info info;
+    rg_status st = {0};
+    double gb_s = 0;
+    rg_engine_get_info(engine, &info);
+    if (opt->ceiling_gb_s > 0) return opt->ceiling_gb_s;
+    if (!info.arena_bytes || opt->io_null) return 0;
+    if (rg_doctor_expert_ceiling(&gb_s, opt->model, info.expert_bytes, &st) == RG_OK) return gb_s;
+    fprintf(stderr, "regolith: serve: the drive's best rate is not known: %s\n", st.message);
+    return 0;
+}
+
 int cli_serve(const cli_options *opt) {
     char name[256];
     rg_status st = {0};
     rg_engine *engine = NULL;
     rg_server *server = NULL;
-    const rg_serve_options so = serve_options(opt, name, sizeof name);
+    rg_serve_options so = serve_options(opt, name, sizeof name);
     rg_code rc = cli_open_engine(opt, &engine, &st);
+    if (rc == RG_OK) so.drive_ceiling_gb_s = find_ceiling(opt, engine);
     if (rc == RG_OK) rc = rg_server_create(&server, engine, &so, &st);
     if (rc == RG_OK) {
         const char *host = so.host ? so.host : "127.0.0.1";

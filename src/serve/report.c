@@ -90,6 +90,7 @@ static size_t collect(const rg_server *s, meter m[METERS_MAX]) {
         {"readahead_wasted_total", "counter", (double)e->readahead_wasted},
         {"read_bytes_total", "counter", (double)e->read_bytes},
         {"drive_gb_s", "gauge", e->drive_gb_s},
+        {"drive_ceiling_gb_s", "gauge", s->opt.drive_ceiling_gb_s},
         {"drive_ms_total", "counter", e->drive_ms},
         {"total_ms", "counter", e->total_ms},
         {"compute_ms", "counter", e->compute_ms},

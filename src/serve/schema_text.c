@@ -164,11 +164,17 @@ static bool may_end(const walk *w, uint32_t count, uint32_t state) {
     return count >= w->min && w->p->accepts[state];
 }
 
+/* Control characters that have a short escape; raw text stays on its line. Others are never
+ * written, whatever the pattern says. */
+static bool is_written(const walk *w, uint32_t symbol) {
+    if (symbol >= 0x20) return true;
+    return w->raw ? symbol == '\t' : symbol && strchr("\b\t\n\f\r", (int)symbol);
+}
+
 /* The place behind a symbol; NONE: there is none. */
 static uint32_t step(const walk *w, uint32_t count, uint32_t state, uint32_t symbol) {
     const uint16_t next = w->p->next[(size_t)state * RG_PATTERN_SYMBOLS + symbol];
-    const bool control = symbol < 0x20 && !(w->raw && symbol == '\t');
-    if (next == RG_PATTERN_DEAD || symbol == 0 || (w->raw && control)) return NONE;
+    if (next == RG_PATTERN_DEAD || !is_written(w, symbol)) return NONE;
     if (count == w->last && w->bounded) return NONE;
     return (count < w->last ? count + 1 : count) * w->p->n_state + next;
 }
@@ -203,12 +209,8 @@ static rg_code rule_of(walk *w, uint32_t place, uint32_t *rule, rg_status *st) {
 static rg_code escaped(const walk *w, uint32_t symbol, uint32_t from, uint32_t to, rg_status *st) {
     static const char letters[] = "btnfr\"\\", means[] = "\b\t\n\f\r\"\\";
     const char *known = strchr(means, (int)symbol);
-    char text[8];
-    if (known) {
-        snprintf(text, sizeof text, "\\%c", letters[known - means]);
-    } else {
-        snprintf(text, sizeof text, "\\u%04x", symbol);
-    }
+    RG_ASSERT(known != NULL);
+    const char text[3] = {'\\', letters[known - means], 0};
     return rg_schema_alt(w->r->g, from, st, "tr", text, to);
 }
 

@@ -43,6 +43,7 @@ typedef struct rg_serve_options {
     uint32_t heartbeat_s;  /* of quiet streams; 0 = 10 */
     uint32_t time_limit_s; /* of one reply, waiting included; 0 = none */
     bool no_think;         /* unless a request asks for it */
+    double drive_ceiling_gb_s; /* best rate of the drive at the size of an expert; 0 = not known */
     rg_sampling_params sampling; /* where a request says nothing */
 } rg_serve_options;
 
