@@ -11,22 +11,17 @@ The peer is a program that understands
 and prints lines `prefill ... tokens: X tok/s` and `decode ... tokens: X tok/s`.
 """
 import argparse
-import glob
 import json
 import os
-import platform
 import re
 import shlex
 import statistics
 import subprocess
 import sys
-import tempfile
-import time
 
-from memory_limit import MemoryLimit
+from measure import Failed, drop_page_cache, row, spread, start
 
 SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-RUN_SECONDS_MAX = 3600
 
 
 def size(text):
@@ -58,49 +53,6 @@ def parse(argv):
     if args.reps < 1 or args.prompt < 1 or args.tokens < 1:
         p.error("--reps, --prompt and --tokens are at least 1")
     return args
-
-
-# ---- memory limit -------------------------------------------------------------------------------
-
-class Failed(Exception):
-    """One line for the user."""
-
-
-def parts_of(path):
-    """All files of a split model."""
-    match = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})(.*)", path)
-    if not match:
-        return [path]
-    start, count, end = (glob.escape(g) for g in match.groups())
-    return sorted(glob.glob(f"{start}-?????-of-{count}{end}"))
-
-
-def drop_page_cache(path):
-    for part in parts_of(path):
-        fd = os.open(part, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(fd)
-
-
-def start(command, limit_bytes):
-    """Standard output, and the peak of its memory where a limit is set."""
-    limit = MemoryLimit(limit_bytes)
-    try:
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-                                  check=False, timeout=RUN_SECONDS_MAX, preexec_fn=limit.enter)
-            out.seek(0)
-            err.seek(0)
-            said = err.read().decode("utf-8", "replace")
-            if done.returncode:
-                last = (said.strip().splitlines() or ["no message"])[-1]
-                raise Failed(f"{shlex.join(command)}: exit {done.returncode}: {last}")
-            return out.read().decode("utf-8", "replace"), said, limit.peak_bytes()
-    finally:
-        limit.close()
 
 
 def regolith_command(args):
@@ -142,22 +94,8 @@ def run_peer(args):
 
 # ---- output -------------------------------------------------------------------------------------
 
-def machine_name():
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as f:
-            name = re.search(r"model name\s*:\s*(.*)", f.read())
-    except OSError:
-        name = None
-    return f"{name[1] if name else platform.machine()}, {os.cpu_count()} cores"
-
-
-def spread(values):
-    return f"{min(values):.3g}-{max(values):.3g}"
-
-
 def rows(args, ours, theirs):
-    """Lines of bench/results.tsv: date machine backend model what command before after ratio kept
-    note"""
+    """Lines of bench/results.tsv, the peer first."""
     limit = f"{args.limit / SIZES['G']:.3g}G" if args.limit else "no"
     for phase, count in (("prefill", args.prompt), ("decode", args.tokens)):
         a = [r[phase] for r in theirs]
@@ -172,10 +110,8 @@ def rows(args, ours, theirs):
             note += f"; {args.note}"
         command = " ".join(["regolith bench -m", os.path.basename(args.model),
                             *regolith_command(args)[4:]])
-        yield "\t".join([time.strftime("%Y-%m-%d"), args.machine or machine_name(), "cpu",
-                         os.path.basename(args.model), f"{phase} {count} tok/s against llama.cpp",
-                         command, f"{before:.4g}", f"{after:.4g}",
-                         f"{after / before:.3f}" if before > 0 else "", "-", note])
+        yield row(args.model, f"{phase} {count} tok/s against llama.cpp", command, before, after,
+                  note, args.machine)
 
 
 def main(argv):
