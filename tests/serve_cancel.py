@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""Clients that start and leave at any moment: serve_cancel.py BINARY [CYCLES]. Requests of every kind
-are cut off while they wait, while their prompt is read and while they are answered. Behind all of
-them every session is free again, a reply is what it was before, and the server ends with status 0 (under a
-sanitizer: without a leak). Meanwhile /health is asked and must answer at once."""
+"""Clients that start and leave at any moment: serve_cancel.py BINARY [CYCLES]. Requests of every
+kind are cut off while they wait, while their prompt is read and while they are answered. Behind all
+of them every session is free again, a reply is what it was before, and the server ends with status
+0 (under a sanitizer: without a leak). Meanwhile /health is asked and must answer at once."""
 import http.client
 import json
 import os
@@ -22,8 +22,8 @@ MODEL = os.path.join(ROOT, "models", "regolith-demo-q4.gguf")
 SLOW = any(word in BINARY for word in ("asan", "tsan", "soak"))
 HEALTH_MS = 50
 FORM = {"type": "json_schema", "json_schema": {"name": "n", "schema": {
-    "type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer", "minimum": 3}},
-    "required": ["a", "b"]}}}
+    "type": "object", "required": ["a", "b"],
+    "properties": {"a": {"type": "string"}, "b": {"type": "integer", "minimum": 3}}}}}
 
 
 def ask(port, method, path, body=None):
@@ -89,9 +89,10 @@ def wait_until_idle(port):
 
 
 def main():
-    p = subprocess.Popen([BINARY, "serve", "-m", MODEL, "--port", "0", "--no-think", "--parallel", "4",
-                          "--queue", "256", "--snapshots", "16M", "--grace", "2", "--draft", "auto"],
-                         stderr=subprocess.PIPE, text=True)
+    p = subprocess.Popen(
+        [BINARY, "serve", "-m", MODEL, "--port", "0", "--no-think", "--parallel", "4",
+         "--queue", "256", "--snapshots", "16M", "--grace", "2", "--draft", "auto"],
+        stderr=subprocess.PIPE, text=True)
     port = int(re.search(r":(\d+)/", p.stderr.readline()).group(1))
     errors = []
     reader = threading.Thread(target=lambda: errors.append(p.stderr.read()), daemon=True)

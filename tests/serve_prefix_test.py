@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Every way into a known prompt: serve_prefix_test.py BINARY. A prompt of ids is left at each point of
-the snapshots' grid, next to it, and at odd tokens, and goes on otherwise: log probabilities are those
-of a server that knew nothing, from memory, from disk and after a restart."""
+"""Every way into a known prompt: serve_prefix_test.py BINARY. A prompt of ids is left at each point
+of the snapshots' grid, next to it, and at odd tokens, and goes on otherwise: log probabilities are
+those of a server that knew nothing, from memory, from disk and after a restart."""
 import json
 import os
 import random
@@ -32,7 +32,8 @@ def ask(server, ids):
 def variants():
     """Each cut with a tail of its own; the whole prompt as it is."""
     ids = prompt_ids()
-    return [(cut, ids[:cut] + ([300 + i, 301, 302] if cut < N else [])) for i, cut in enumerate(CUTS)]
+    tail = [[300 + i, 301, 302] if cut < N else [] for i, cut in enumerate(CUTS)]
+    return [(cut, ids[:cut] + more) for cut, more in zip(CUTS, tail)]
 
 
 class Prefixes(unittest.TestCase):

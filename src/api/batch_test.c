@@ -39,6 +39,7 @@ static bench open_bench(const subject *s) {
                                    .n_threads = 1,
                                    .plan_mtp = s->mtp,
                                    .n_session = N_SESSION,
+                                   .chunk = 64,
                                    .arena_experts = s->stream ? 12 : 0};
     if (rg_engine_open(&b.engine, &opt, &st) != RG_OK) fail_msg("%s", st.message);
     rg_engine_get_info(b.engine, &b.info);

@@ -439,7 +439,8 @@ void rg_experts_record(rg_core *core, uint32_t layer, uint32_t T);
 /* Ends the window for the cache: routes in (layer, row, k) order; none when it failed. Fails when
  * the window cannot be recorded. */
 rg_code rg_experts_touch(rg_core *core, bool failed, rg_status *st);
-/* Routers to guess with: see ahead.c. Bytes of the copies of all layers; open makes the copies where experts stream. */
+/* Routers to guess with: see ahead.c. Bytes of the copies of all layers; open makes the copies
+ * where experts stream. */
 uint64_t rg_ahead_bytes(const rg_model *m);
 RG_MUST_CHECK rg_code rg_ahead_open(rg_core *core, rg_status *st);
 void rg_ahead_close(rg_core *core);
