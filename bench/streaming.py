@@ -123,8 +123,8 @@ def main(argv):
     args = parse(argv)
     try:
         for part in args.parts:
-            {"prefill": prefill, "bound": bound, "resident": resident, "lookahead": lookahead}[part](
-                args)
+            {"prefill": prefill, "bound": bound, "resident": resident, "lookahead": lookahead}[
+                part](args)
     except (Failed, OSError, ValueError, KeyError, subprocess.SubprocessError) as e:
         print(f"streaming: {e}", file=sys.stderr)
         return 1

@@ -16,6 +16,8 @@ enum { CLI_OK = 0, CLI_FAILURE = 1, CLI_USAGE = 2, CLI_INTERRUPTED = 130 };
 #define CLI_MODELS_MAX 16
 #define CLI_AB_MAX     4
 #define CLI_REPS_MAX   1000
+/* Room of the memory plan for the state that a chat goes back to under cache-aware routing. */
+#define CLI_CHAT_STATE_BYTES ((uint64_t)160 << 20)
 
 /* Everything any command takes; a command reads the fields of the flags it accepts. */
 typedef struct cli_options {

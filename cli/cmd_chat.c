@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "cli/chat_parts.h"
+#include "cli/draft_print.h"
 #include "forge/forge.h"
 
 static const char HELP[] =
@@ -35,6 +36,7 @@ typedef struct chat {
     const cli_options *opt;
     rg_engine *engine;
     rg_session *session;
+    rg_snapshot *at_prompt; /* of the last reply; NULL = none */
     rg_engine_info info;
     chat_talk talk;
     uint64_t seed;
@@ -44,6 +46,7 @@ typedef struct chat {
     bool thinking; /* the text is not behind </think> yet */
     uint32_t n_reply;
     double reply_ms;
+    rg_moce_receipt receipt;
 } chat;
 
 /* ---- showing -------------------------------------------------------------------------------- */
@@ -92,43 +95,76 @@ static rg_code take_text(chat *c, rg_str text, bool last, rg_status *st) {
 
 /* ---- a reply -------------------------------------------------------------------------------- */
 
-/* Evaluates what the session does not hold yet. */
-static rg_code prefill(chat *c, const int32_t *ids, size_t n, rg_status *st) {
+/* Puts the session to tokens that ids [n] begin with, fewer than n; returns how many. Behind the
+ * last prompt nothing is used that cache-aware routing has made. */
+static size_t find_place(chat *c, const int32_t *ids, size_t n) {
     size_t same = 0;
     const int32_t *own = rg_session_ids(c->session);
     const uint32_t length = rg_session_length(c->session);
     while (same < length && same < n && own[same] == ids[same])
         same++;
-    if (same < length || same == n) {
-        rg_session_reset(c->session);
-        same = 0;
+    if (same == length && same < n && !(c->opt->moce > 0)) return same;
+    if (c->at_prompt && rg_snapshot_length(c->at_prompt) <= same &&
+        rg_snapshot_length(c->at_prompt) <= n &&
+        rg_session_rewind(c->session, c->at_prompt, NULL) == RG_OK) {
+        return rg_snapshot_length(c->at_prompt);
     }
+    rg_session_reset(c->session);
+    return 0;
+}
+
+/* Evaluates what the session does not hold yet. */
+static rg_code prefill(chat *c, const int32_t *ids, size_t n, rg_status *st) {
+    const size_t same = find_place(c, ids, n);
     atomic_store(&prefilling, c->session);
     rg_code rc = RG_OK;
     for (size_t at = same; at < n && rc == RG_OK;) {
         const size_t rows = n - at < c->info.chunk ? n - at : c->info.chunk;
-        const rg_batch_part part = {c->session, (uint32_t)rows, at + rows == n};
+        const rg_batch_part part = {
+            .session = c->session, .n_ids = (uint32_t)rows, .want_logits = at + rows == n};
         cli_progress(NULL, "prefill", at - same, n - same);
         rc = rg_session_eval_batch(c->engine, &part, 1, ids + at, c->session, st);
         at += rows;
     }
     atomic_store(&prefilling, NULL);
     cli_progress_clear();
-    return rc;
+    if (rc != RG_OK || !(c->opt->moce > 0)) return rc;
+    rg_snapshot_destroy(c->at_prompt);
+    c->at_prompt = NULL;
+    /* The plan has room for one state; without it the next turn reads all of the conversation. */
+    if (rg_session_snapshot_bytes(c->session) > CLI_CHAT_STATE_BYTES) return RG_OK;
+    return rg_session_snapshot(&c->at_prompt, c->session, st);
+}
+
+/* Picks from the window's rows while they are what was guessed. *end: the reply is complete. */
+static rg_code pick(chat *c, rg_reply *reply, uint32_t most, rg_reply_step *step, bool *end,
+                    rg_status *st) {
+    do {
+        RG_TRY(rg_reply_pick(reply, c->session, NULL, step, st));
+        c->n_reply++;
+        RG_TRY(take_text(c, step->text, false, st));
+        *end = step->end || step->stopped || c->n_reply >= most || atomic_load(&interrupted);
+    } while (!*end && rg_session_follow(c->session, step->id));
+    return RG_OK;
 }
 
 static rg_code decode(chat *c, rg_reply *reply, rg_status *st) {
     const uint32_t most = c->opt->n_predict ? c->opt->n_predict : UINT32_MAX;
     rg_reply_step step;
-    for (;;) {
-        RG_TRY(rg_reply_pick(reply, c->session, NULL, &step, st));
-        c->n_reply++;
-        RG_TRY(take_text(c, step.text, false, st));
-        if (step.end || step.stopped || c->n_reply >= most || atomic_load(&interrupted)) break;
-        if (rg_session_length(c->session) == rg_session_capacity(c->session)) break;
-        const rg_batch_part part = {c->session, 1, true};
-        RG_TRY(rg_session_eval_batch(c->engine, &part, 1, &step.id, NULL, st));
+    rg_batch_part part = {.session = c->session, .n_ids = 1, .want_logits = true, .reply = reply};
+    bool end = false;
+    if (c->opt->moce > 0) {
+        RG_TRY(rg_session_moce(c->session, c->opt->moce, c->opt->moce_slots, st));
     }
+    RG_TRY(pick(c, reply, most, &step, &end, st));
+    while (!end && rg_session_length(c->session) < rg_session_capacity(c->session)) {
+        part.n_more = most - c->n_reply - 1;
+        RG_TRY(rg_session_eval_batch(c->engine, &part, 1, &step.id, NULL, st));
+        const rg_code rc = pick(c, reply, most, &step, &end, st);
+        RG_TRY(rg_session_close_batch(c->engine, &part, 1, st));
+        RG_TRY(rc);
+    }
+    rg_session_moce_receipt(c->session, &c->receipt);
     rg_str rest;
     RG_TRY(rg_reply_finish(reply, &rest, st));
     return take_text(c, rest, true, st);
@@ -228,6 +264,8 @@ static void show_stats(const chat *c) {
            s.prefill_ms > 0 ? 1e3 * (double)s.prefill_tokens / s.prefill_ms : 0.0,
            s.decode_ms > 0 ? 1e3 * (double)s.decode_tokens / s.decode_ms : 0.0,
            (double)s.rss_peak_bytes / 0x1p20);
+    cli_print_drafts(c->session);
+    if (c->opt->moce > 0) cli_print_moce(&c->receipt, c->opt->moce);
 }
 
 static bool regenerate(chat *c) {
@@ -296,7 +334,7 @@ static int converse(chat *c, chat_input *in) {
 static rg_code open_chat(chat *c, rg_status *st) {
     RG_TRY(cli_open_engine(c->opt, &c->engine, st));
     rg_engine_get_info(c->engine, &c->info);
-    const rg_session_options so = {.n_ctx = c->opt->ctx, .kv = c->opt->kv};
+    const rg_session_options so = cli_session_options(c->opt, c->opt->ctx);
     RG_TRY(rg_session_create(&c->session, c->engine, &so, st));
     RG_TRY(chat_talk_init(&c->talk, st));
     c->talk.thinking = !c->opt->no_think;
@@ -324,6 +362,7 @@ int cli_chat(const cli_options *opt) {
     rg_buf_deinit(&c.answer);
     rg_buf_deinit(&c.held);
     chat_talk_deinit(&c.talk);
+    rg_snapshot_destroy(c.at_prompt);
     rg_session_destroy(c.session);
     rg_engine_close(c.engine);
     return code;

@@ -153,6 +153,7 @@ static const flag flags[] = {
     {'S', 0, "cache-size", "SIZE", "quota of that folder (default 4G)"},
     {'S', 0, "grace", "SECONDS", "what running replies get after a stop (default 10)"},
     {'S', 0, "heartbeat", "SECONDS", "between comments in a quiet stream (default 10)"},
+    {'S', 0, "ceiling", "GB/S", "the drive's best rate, for the live view (default: measured)"},
     {'S', 0, "time-limit", "SECONDS", "of one reply, waiting included (default: none)"},
     {'j', 0, "json", NULL, "print figures as JSON"},
     {'h', 'h', "help", NULL, "show this help"},
@@ -518,6 +519,7 @@ static int set_serve(const flag *f, const value *v, cli_options *o) {
     }
     if (is(f, "snapshots")) return parse_size(v, &o->serve.snapshots);
     if (is(f, "cache-size")) return parse_size(v, &o->serve.cache_size);
+    if (is(f, "ceiling")) return parse_double(v, &o->ceiling_gb_s);
     o->serve.insecure = true;
     return CLI_OK;
 }

@@ -113,6 +113,7 @@ rg_session_options cli_session_options(const cli_options *opt, uint32_t n_ctx) {
 
 rg_engine_options cli_engine_options(const cli_options *opt) {
     const bool serves = opt->command->run == cli_serve;
+    const bool goes_back = opt->command->run == cli_chat && opt->moce > 0;
     return (rg_engine_options){.model_path = opt->model,
                                .chat_template = opt->chat_template,
                                .cpu_level = getenv("RG_CPU"),
@@ -130,7 +131,9 @@ rg_engine_options cli_engine_options(const cli_options *opt) {
                                .n_ctx = opt->ctx,
                                .kv = opt->kv,
                                .n_session = serves ? opt->serve.parallel : 0,
-                               .snapshot_bytes = serves ? opt->serve.snapshots : 0,
+                               .snapshot_bytes = serves      ? opt->serve.snapshots
+                                                 : goes_back ? CLI_CHAT_STATE_BYTES
+                                                             : 0,
                                .lock_memory = opt->mlock,
                                .gpu = opt->gpu,
                                .gpu_device = opt->device,

@@ -492,24 +492,45 @@ RG_API void rg_session_get_draft_stats(const rg_session *session, rg_draft_stats
 
 #define RG_BATCH_MAX 64 /* sessions that may share a window */
 
+typedef struct rg_reply rg_reply;
+
 /* Rows of one session in a shared window. */
 typedef struct rg_batch_part {
     rg_session *session; /* each at most once */
     uint32_t n_ids;
     bool want_logits; /* of the last row, to pick from */
+    /* The one row is the token that this reply picked last: a session with drafts guesses on behind
+     * it, n_more tokens at most. NULL, or a session without drafts: nothing is guessed. */
+    rg_reply *reply;
+    uint32_t n_more;
 } rg_batch_part;
 
 /* Appends ids[sum of n_ids], part after part, in one window: one read of an expert then serves all
  * sessions, and each gets the bits that it would have got alone. At most the engine's chunk of rows
  * in all. INVALID changes nothing; after any other failure all these sessions want a reset or a
- * rewind. `cancel` (may be NULL) ends the window at the next layer. */
+ * rewind. `cancel` (may be NULL) ends the window at the next layer.
+ *
+ * Parts with a reply and drafts stay open: pick, then as long as rg_session_follow finds the picked
+ * token among the guesses pick again; then rg_session_close_batch with the same parts, before any
+ * other call with these sessions. It is allowed, and does nothing, when no part is open. */
 RG_API RG_MUST_CHECK rg_code rg_session_eval_batch(rg_engine *engine, const rg_batch_part *parts,
                                                    size_t n_parts, const int32_t *ids,
                                                    const rg_session *cancel, rg_status *st);
 
+/* Whether a window of this session waits for rg_session_close_batch. */
+RG_API bool rg_session_is_open(const rg_session *session);
+/* Whether the token just picked of an open session was guessed: the next pick is the one behind it,
+ * without another window. */
+RG_API bool rg_session_follow(rg_session *session, int32_t id);
+/* What was picked stays, guesses that were wrong never were. A failure is as one of the window. */
+RG_API RG_MUST_CHECK rg_code rg_session_close_batch(rg_engine *engine, const rg_batch_part *parts,
+                                                    size_t n_parts, rg_status *st);
+/* How many of n rows the next window may hold of this session: under cache-aware routing windows
+ * end at fixed positions. */
+RG_API uint32_t rg_session_window_rows(const rg_session *session, uint32_t n);
+
 /* A reply that is made step by step, by the caller's loop: evaluate, pick, evaluate the picked
  * token, ... It holds sampler, stop strings and the unfinished character. */
-typedef struct rg_reply rg_reply;
 
 /* Zeroed = defaults, but for `sampling`. */
 typedef struct rg_reply_options {
@@ -552,7 +573,7 @@ RG_API RG_MUST_CHECK rg_code rg_reply_finish(rg_reply *reply, rg_str *text, rg_s
 /* A session's way back to an earlier length: the part of the state that moves on with every token,
  * and the logits there. Keys and values stay in the session. */
 typedef struct rg_snapshot rg_snapshot;
-RG_API RG_MUST_CHECK rg_code rg_session_snapshot(rg_snapshot **out, const rg_session *session,
+RG_API RG_MUST_CHECK rg_code rg_session_snapshot(rg_snapshot **out, rg_session *session,
                                                  rg_status *st);
 RG_API void rg_snapshot_destroy(rg_snapshot *snapshot); /* NULL is allowed */
 RG_API uint32_t rg_snapshot_length(const rg_snapshot *snapshot);

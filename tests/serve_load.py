@@ -25,7 +25,8 @@ PROMPTS += [" ".join(["kindness abscond"] * 60), "Who art thou?"]
 
 def start():
     p = subprocess.Popen([BINARY, "serve", "-m", MODEL, "--port", "0", "--no-think", "--temp", "0",
-                          "--parallel", "4", "--snapshots", "16M", "--queue", "48", "--grace", "2"],
+                          "--parallel", "4", "--snapshots", "16M", "--queue", "48", "--grace", "2",
+                          "--draft", "auto"],
                          stderr=subprocess.PIPE, text=True)
     line = p.stderr.readline()
     threading.Thread(target=p.stderr.read, daemon=True).start()

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """The server from outside: serve_test.py BINARY. Drives `regolith serve` on the demo model."""
 import concurrent.futures
+import datetime
 import http.client
 import json
 import os
@@ -214,9 +215,34 @@ class Dialects(unittest.TestCase):
         status, _, text = self.s.ask("/v1/chat/completions", {
             "messages": [{"role": "user", "content": "x"}], "response_format": {
                 "type": "json_schema", "json_schema": {"schema": {"type": "string",
-                                                                  "pattern": "a"}}}})
+                                                                  "pattern": "(?=a)"}}}})
         self.assertEqual(status, 400)
         self.assertIn("pattern", json.loads(text)["error"]["message"])
+
+    def test_schema_with_bounds(self):
+        schema = {"type": "object", "required": ["id", "day", "n", "price", "who"], "properties": {
+            "id": {"type": "string", "pattern": "^[A-Z]{2}-\\d{3}$"},
+            "day": {"type": "string", "format": "date"},
+            "n": {"type": "integer", "minimum": 17, "exclusiveMaximum": 31, "multipleOf": 3},
+            "price": {"type": "number", "minimum": 0.5, "maximum": 2.25, "multipleOf": 0.05},
+            "who": {"oneOf": [{"type": "integer", "maximum": 9, "minimum": 0}, {"type": "null"}]}}}
+        tool = {"type": "function", "function": {"name": "put", "strict": True, "parameters": {
+            **schema, "additionalProperties": False}}}
+        user = "Define reparation."
+        for seed in range(4):
+            ask = {"temperature": 1, "seed": seed, "max_tokens": 300}
+            r = self.s.chat(user, **ask, response_format={
+                "type": "json_schema", "json_schema": {"name": "x", "schema": schema}})
+            c = self.s.chat(user, **ask, tools=[tool], tool_choice="required",
+                            parallel_tool_calls=False)
+            call = c["choices"][0]["message"]["tool_calls"][0]["function"]
+            for v in (json.loads(answer(r)), json.loads(call["arguments"])):
+                self.assertRegex(v["id"], r"^[A-Z]{2}-[0-9]{3}$")
+                datetime.date.fromisoformat(v["day"])
+                self.assertIn(v["n"], (18, 21, 24, 27, 30))
+                self.assertTrue(0.5 <= v["price"] <= 2.25)
+                self.assertAlmostEqual(v["price"] / 0.05, round(v["price"] / 0.05))
+                self.assertIn(v["who"], [None, *range(10)])
 
     def test_thinking_is_apart(self):
         r = self.s.chat("Define reparation.", reasoning_effort="medium", max_tokens=60)

@@ -46,6 +46,24 @@ class Terminal:
 
 
 class Chat(unittest.TestCase):
+    def test_drafts_and_routing(self):
+        text = "Define reparation.\nDefine kindness.\nDefine reparation.\n/stats\n/regen\n/quit\n"
+        plain = talk(text).stdout
+        for flags in (("--draft", "suffix"), ("--draft", "auto", "--draft-fixed")):
+            r = talk(text, *flags)
+            self.assertEqual(r.returncode, 0)
+            strip = lambda s: [x for x in s.split("\n") if "tokens of context" not in x]  # noqa
+            self.assertEqual(strip(r.stdout), strip(plain))
+            self.assertRegex(r.stderr, r"draft: [0-9]+ of [1-9][0-9]* accepted")
+        flags = ("--arena-experts", "80", "--chunk", "64", "--moce", "1")
+        one, two = talk(text, *flags), talk(text, *flags, "--draft", "auto", "--draft-fixed")
+        strip = lambda s: [x for x in s.split("\n") if "tokens of context" not in x]  # noqa
+        self.assertEqual(strip(one.stdout), strip(two.stdout))
+        self.assertRegex(one.stderr, r"moce: strength 1, [1-9][0-9]* tokens, [1-9][0-9]* of")
+        # What routing made is not gone on from: the same turn alone says the same.
+        alone = talk("Define reparation.\n/quit\n", *flags).stdout
+        self.assertEqual(alone.strip(), one.stdout[:len(alone.strip())])
+
     def test_a_conversation_through_a_pipe(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "talk.json")

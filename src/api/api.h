@@ -26,6 +26,7 @@ struct rg_engine {
     double load_ms;
     double host_ms;        /* of all sessions: sampling, text */
     double call_ms;        /* of all evaluations and generations */
+    uint64_t window_ns;    /* of the open window; 0: with a prompt in it */
     uint64_t major_faults; /* when the engine was open */
 };
 
@@ -43,10 +44,18 @@ struct rg_session {
     rg_buf shown;     /* behind the stop matcher */
     rg_session_stats stats;
     uint64_t first_ns; /* of the first eval, 0 before */
+    /* An open part of a shared window (api_batch.c): its rows, their logits, the row that the next
+     * pick is from. */
+    rg_drafter_window open; /* open.n == 0: none */
+    uint32_t open_at;
+    const rg_reply *drafted; /* the reply that drafts were made for; compared, never followed */
 };
 
 /* Evaluates the chosen token that the last generation left, if there is one. */
 rg_code rg_session_eval_pending(rg_session *s, rg_status *st);
+
+/* api_reply.c: draws as the reply would; NULL when it is greedy. */
+rg_sampler *rg_reply_sampler(rg_reply *r);
 
 /* api_draft.c: windows with drafts. The session has a drafter and a pending token. */
 typedef struct rg_draft_call {

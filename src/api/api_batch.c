@@ -4,7 +4,7 @@
 
 #include "api/api.h"
 
-#define EXPORT_VERSION 1u /* of what rg_session_export writes, and of the arithmetic behind it */
+#define EXPORT_VERSION 2u /* of what rg_session_export writes, and of the arithmetic behind it */
 
 struct rg_snapshot {
     uint32_t length;
@@ -14,46 +14,182 @@ struct rg_snapshot {
     float *logits;     /* [n_vocab] */
 };
 
-static rg_code check_batch(const rg_batch_part *parts, size_t n_parts, rg_status *st) {
-    if (n_parts < 1 || n_parts > RG_BATCH_MAX) {
-        return rg_fail(st, RG_INVALID, "%zu sessions for one window, 1..%d are possible", n_parts,
-                       RG_BATCH_MAX);
+/* ---- windows of several sessions ------------------------------------------------------------ */
+
+/* What becomes of the parts: rows with the guesses behind them. */
+typedef struct batch {
+    rg_engine *engine;
+    const rg_batch_part *parts;
+    size_t n_parts;
+    const int32_t *given; /* the caller's ids */
+    rg_batch_rows rows[RG_BATCH_MAX];
+    uint32_t n_given; /* rows of the caller */
+    uint32_t n_open;  /* parts */
+    int32_t ids[RG_CHUNK_MAX];
+} batch;
+
+static bool may_open(const rg_batch_part *p) {
+    return p->reply && p->session->drafter && p->n_ids == 1;
+}
+
+static rg_code check_batch(batch *b, rg_status *st) {
+    const uint32_t chunk = rg_core_chunk(b->engine->core);
+    if (b->n_parts < 1 || b->n_parts > RG_BATCH_MAX) {
+        return rg_fail(st, RG_INVALID, "%zu sessions for one window, 1..%d are possible",
+                       b->n_parts, RG_BATCH_MAX);
     }
-    for (size_t i = 0; i < n_parts; i++) {
-        if (parts[i].session->pending < 0 && !parts[i].session->dump) continue;
-        return rg_fail(st, RG_INVALID, "a session with a dump or a pending token shares no window");
+    for (size_t i = 0; i < b->n_parts; i++) {
+        const rg_session *s = b->parts[i].session;
+        if (s->pending >= 0 || s->dump || s->open.n) {
+            return rg_fail(st, RG_INVALID,
+                           "a session with a dump, a pending token or an open window shares none");
+        }
+        if (b->parts[i].n_ids > chunk - b->n_given) {
+            return rg_fail(st, RG_INVALID, "more rows for one window than its %u", chunk);
+        }
+        b->n_given += b->parts[i].n_ids;
+        b->n_open += may_open(&b->parts[i]) && b->n_open < RG_OPEN_ROWS_MAX;
     }
     return RG_OK;
+}
+
+/* Guesses that each open part may have: all get the same. */
+static uint32_t fair_share(const batch *b) {
+    const uint32_t by_head = RG_OPEN_ROWS_MAX - b->n_open;
+    const uint32_t by_chunk = rg_core_chunk(b->engine->core) - b->n_given;
+    return b->n_open ? (by_head < by_chunk ? by_head : by_chunk) / b->n_open : 0;
+}
+
+/* The rows of an open part. Rows of the others count as one token each, unless a prompt is among
+ * them: beside it guesses cost next to nothing. */
+static rg_code guess(const batch *b, const rg_batch_part *p, int32_t id, const atomic_bool *cancel,
+                     rg_status *st) {
+    rg_session *s = p->session;
+    const uint32_t share = fair_share(b);
+    const bool prompt = b->n_given > b->n_parts;
+    const rg_drafter_request req = {.next = id,
+                                    .n_max = p->n_more < share ? p->n_more : share,
+                                    .sampler = rg_reply_sampler(p->reply),
+                                    .others = prompt ? 0 : b->n_given - 1,
+                                    .cancel = cancel};
+    if (s->drafted != p->reply) rg_drafter_begin(s->drafter);
+    s->drafted = p->reply;
+    return rg_drafter_make(s->drafter, &req, &s->open, st);
+}
+
+/* Fills rows and ids. A failure of the draft block is one of the window. */
+static rg_code make_rows(batch *b, const atomic_bool *cancel, rg_status *st) {
+    uint32_t from = 0, to = 0, n_open = 0;
+    for (size_t i = 0; i < b->n_parts; i++) {
+        const rg_batch_part *p = &b->parts[i];
+        rg_session *s = p->session;
+        const bool open = may_open(p) && n_open < b->n_open;
+        b->rows[i] = (rg_batch_rows){s->seq, p->n_ids, open, p->want_logits ? s->logits : NULL};
+        if (open) {
+            n_open++;
+            RG_TRY(guess(b, p, b->given[from], cancel, st));
+            b->rows[i].n = s->open.n;
+        }
+        memcpy(b->ids + to, open ? s->open.ids : b->given + from, b->rows[i].n * sizeof *b->ids);
+        from += p->n_ids;
+        to += b->rows[i].n;
+    }
+    return RG_OK;
+}
+
+static void end_rows(batch *b, const float *logits, bool ok, double ms) {
+    const size_t V = b->engine->model->hp.n_vocab;
+    for (size_t i = 0; i < b->n_parts; i++) {
+        rg_session *s = b->parts[i].session;
+        const bool open = b->rows[i].open;
+        s->has_logits = ok && b->parts[i].want_logits && !open;
+        s->open_at = 0;
+        s->open.logits = open ? logits : NULL;
+        if (open && ok) logits += s->open.n * V;
+        if (!ok) s->open.n = 0;
+        s->stats.compute_ms += ms;
+        if (b->parts[i].n_ids == 1) {
+            s->stats.decode_tokens += !open;
+            s->stats.decode_ms += ms;
+        } else {
+            s->stats.prefill_tokens += b->parts[i].n_ids;
+            s->stats.prefill_ms += ms;
+        }
+    }
+}
+
+/* A window that could not be asked for leaves the sessions as they are, but for what their draft
+ * blocks did: they are not told from those of a window that broke off. */
+static void forget_guesses(const batch *b) {
+    for (size_t i = 0; i < b->n_parts; i++)
+        b->parts[i].session->open.n = 0;
 }
 
 rg_code rg_session_eval_batch(rg_engine *e, const rg_batch_part *parts, size_t n_parts,
                               const int32_t *ids, const rg_session *cancel, rg_status *st) {
     _Static_assert(RG_BATCH_MAX == RG_BATCH_PARTS_MAX, "one limit");
-    rg_batch_rows rows[RG_BATCH_MAX];
-    RG_TRY(check_batch(parts, n_parts, st));
-    for (size_t i = 0; i < n_parts; i++) {
-        rg_session *s = parts[i].session;
-        rows[i] = (rg_batch_rows){s->seq, parts[i].n_ids, parts[i].want_logits ? s->logits : NULL};
-    }
+    batch b = {.engine = e, .parts = parts, .n_parts = n_parts, .given = ids};
+    const atomic_bool *flag = cancel ? &cancel->cancel : NULL;
+    const float *logits = NULL;
+    RG_TRY(check_batch(&b, st));
     const uint64_t begin = rg_now_ns();
-    const rg_code rc = rg_core_eval_batch(e->core, rows, (uint32_t)n_parts, ids,
-                                          cancel ? &cancel->cancel : NULL, st);
+    rg_code rc = make_rows(&b, flag, st);
+    const uint64_t drafted = rg_now_ns();
+    if (rc == RG_OK) {
+        rc = rg_core_eval_batch(e->core, b.rows, (uint32_t)n_parts, b.ids, flag, &logits, st);
+    }
     const double ms = (double)(rg_now_ns() - begin) * 1e-6;
+    if (rc == RG_INVALID) forget_guesses(&b);
     if (rc == RG_INVALID) return rc;
     e->call_ms += ms;
+    e->window_ns = b.n_given > n_parts ? 0 : rg_now_ns() - drafted;
+    end_rows(&b, logits, rc == RG_OK, ms);
+    return rc;
+}
+
+bool rg_session_is_open(const rg_session *s) {
+    return s->open.n > 0;
+}
+
+bool rg_session_follow(rg_session *s, int32_t id) {
+    if (s->open_at + 1 >= s->open.n || s->open.ids[s->open_at + 1] != id) return false;
+    s->open_at++;
+    return true;
+}
+
+rg_code rg_session_close_batch(rg_engine *e, const rg_batch_part *parts, size_t n_parts,
+                               rg_status *st) {
+    const size_t V = e->model->hp.n_vocab;
+    rg_verify open[RG_BATCH_MAX];
+    uint32_t n = 0, rows = 0;
     for (size_t i = 0; i < n_parts; i++) {
         rg_session *s = parts[i].session;
-        s->has_logits = rc == RG_OK && parts[i].want_logits;
-        s->stats.compute_ms += ms;
-        if (parts[i].n_ids == 1) {
-            s->stats.decode_tokens++;
-            s->stats.decode_ms += ms;
-        } else {
-            s->stats.prefill_tokens += parts[i].n_ids;
-            s->stats.prefill_ms += ms;
-        }
+        rows += s->open.n ? s->open.n : parts[i].n_ids;
+        if (!s->open.n) continue;
+        RG_ASSERT(n < RG_BATCH_MAX);
+        memcpy(s->logits, s->open.logits + s->open_at * V, V * sizeof *s->logits);
+        open[n++] = (rg_verify){s->seq, s->open.ids, s->open.n, s->open_at + 1};
+    }
+    if (n == 0) return RG_OK;
+    const uint64_t begin = rg_now_ns();
+    const rg_code rc = rg_core_accept(e->core, open, n, st);
+    const uint64_t ns = rg_now_ns() - begin;
+    uint64_t window_ns = e->window_ns ? e->window_ns + ns : 0;
+    e->call_ms += (double)ns * 1e-6;
+    for (size_t i = 0; i < n_parts; i++) {
+        rg_session *s = parts[i].session;
+        if (!s->open.n) continue;
+        s->stats.decode_tokens += s->open_at + 1;
+        rg_drafter_learn(s->drafter, s->open_at + 1, rows, window_ns);
+        window_ns = 0; /* it is learned once */
+        s->has_logits = rc == RG_OK;
+        s->open.n = 0;
     }
     return rc;
+}
+
+uint32_t rg_session_window_rows(const rg_session *s, uint32_t n) {
+    return rg_seq_window_rows(s->seq, n);
 }
 
 /* ---- snapshots ------------------------------------------------------------------------------ */
@@ -62,15 +198,12 @@ static XXH128_hash_t hash_ids(const rg_session *s, uint32_t n) {
     return XXH3_128bits(rg_seq_ids(s->seq), n * sizeof(int32_t));
 }
 
-rg_code rg_session_snapshot(rg_snapshot **out, const rg_session *s, rg_status *st) {
+rg_code rg_session_snapshot(rg_snapshot **out, rg_session *s, rg_status *st) {
     *out = NULL;
     const uint32_t n = rg_seq_length(s->seq);
-    if (s->options.draft_max) {
-        return rg_fail(st, RG_UNSUPPORTED, "a session with drafts has no snapshots");
-    }
-    if (n == 0 || rg_seq_failed(s->seq) || s->pending >= 0) {
+    if (n == 0 || rg_seq_failed(s->seq) || s->pending >= 0 || s->open.n) {
         return rg_fail(st, RG_INVALID,
-                       "a session without tokens, with a pending one or after a "
+                       "a session without tokens, with a pending one, an open window or after a "
                        "failure has no snapshot");
     }
     const size_t V = s->engine->model->hp.n_vocab;
@@ -118,6 +251,7 @@ static void take(rg_session *s, const rg_snapshot *p) {
     const size_t V = s->engine->model->hp.n_vocab;
     if (p->has_logits) memcpy(s->logits, p->logits, V * sizeof *s->logits);
     s->pending = -1;
+    s->open.n = 0;
     atomic_store(&s->cancel, false);
 }
 
@@ -183,9 +317,6 @@ void rg_session_export(const rg_session *s, const rg_snapshot *p, void *dst) {
 rg_code rg_session_import(rg_session *s, uint32_t n, const void *src, uint64_t n_bytes,
                           rg_status *st) {
     rg_session_reset(s);
-    if (s->options.draft_max) {
-        return rg_fail(st, RG_UNSUPPORTED, "a session with drafts takes no saved state");
-    }
     if (n < 1 || n > rg_seq_capacity(s->seq)) {
         return rg_fail(st, RG_INVALID, "%u saved tokens, the session holds 1..%u", n,
                        rg_seq_capacity(s->seq));
@@ -199,6 +330,9 @@ rg_code rg_session_import(rg_session *s, uint32_t n, const void *src, uint64_t n
     const bool has_logits = at[0] != 0;
     memcpy(s->logits, at + 8, logits);
     at += 8 + logits;
+    if (!rg_seq_state_fits(s->seq, n, at)) {
+        return rg_fail(st, RG_INVALID, "the saved state is not one of %u tokens", n);
+    }
     rg_seq_rows_load(s->seq, n, at + rg_seq_state_bytes(s->seq));
     rg_seq_state_load(s->seq, n, at);
     s->has_logits = has_logits;
@@ -210,7 +344,7 @@ rg_code rg_session_identity(const rg_session *s, uint8_t out[16], rg_status *st)
     RG_TRY(rg_model_identity(s->engine->vocab.gguf, s->engine->model, &model, st));
     const uint64_t facts[4] = {model.low, model.high,
                                (uint64_t)s->engine->kernels << 32 | (uint64_t)s->options.kv << 8 |
-                                   s->options.mtp,
+                                   (s->options.draft_max ? 2u : 0u) | s->options.mtp,
                                EXPORT_VERSION};
     const XXH128_hash_t hash = XXH3_128bits(facts, sizeof facts);
     XXH128_canonical_t c;

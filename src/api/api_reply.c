@@ -7,6 +7,7 @@
 struct rg_reply {
     const rg_engine *engine;
     bool ignore_eos, logprobs;
+    bool draws; /* not greedy */
     uint32_t n_top;
     rg_sampler *sampler;
     rg_stop *stop;
@@ -44,6 +45,7 @@ rg_code rg_reply_create(rg_reply **out, const rg_engine *e, const rg_reply_optio
     r->ignore_eos = opt->ignore_eos;
     r->logprobs = opt->logprobs;
     r->n_top = opt->n_top;
+    r->draws = opt->sampling.temperature > 0;
     const rg_code rc = create_parts(r, opt, history, n_history, n_more, st);
     if (rc != RG_OK) {
         rg_reply_destroy(r);
@@ -62,6 +64,10 @@ void rg_reply_destroy(rg_reply *r) {
     rg_buf_deinit(&r->shown);
     rg_free(r->masked);
     rg_free(r);
+}
+
+rg_sampler *rg_reply_sampler(rg_reply *r) {
+    return r->draws ? r->sampler : NULL;
 }
 
 /* Logits with what is not allowed at -inf. */
@@ -109,15 +115,17 @@ static rg_code add_logprobs(rg_reply *r, const float *logits, rg_reply_step *out
 rg_code rg_reply_pick(rg_reply *r, rg_session *s, const uint8_t *allowed, rg_reply_step *out,
                       rg_status *st) {
     *out = (rg_reply_step){.id = -1, .stop = -1, .text = {"", 0}};
-    if (!s->has_logits) return rg_fail(st, RG_INVALID, "no logits to pick from");
+    if (!s->has_logits && !s->open.n) return rg_fail(st, RG_INVALID, "no logits to pick from");
     const rg_tokenizer *t = r->engine->vocab.tokenizer;
-    const uint32_t position = rg_seq_length(s->seq);
+    const uint32_t position = rg_seq_length(s->seq) + (s->open.n ? s->open_at + 1 : 0);
     const uint64_t begin = rg_now_ns();
-    const float *logits = mask(r, s->logits, allowed);
+    const size_t V = r->engine->model->hp.n_vocab;
+    const float *plain = s->open.n ? s->open.logits + s->open_at * V : s->logits;
+    const float *logits = mask(r, plain, allowed);
     const rg_code rc = rg_sampler_pick(r->sampler, logits, position, &out->id, st);
     if (rc != RG_OK) return rg_context(st, rc, "sampling position %u", position);
     RG_TRY(rg_sampler_accept(r->sampler, out->id, st));
-    if (r->logprobs) RG_TRY(add_logprobs(r, s->logits, out, st));
+    if (r->logprobs) RG_TRY(add_logprobs(r, plain, out, st));
     if (rg_tokenizer_is_eog(t, out->id) && !r->ignore_eos) {
         out->end = true;
     } else {

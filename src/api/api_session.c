@@ -72,6 +72,7 @@ void rg_session_reset(rg_session *s) {
     rg_seq_reset(s->seq);
     s->has_logits = false;
     s->pending = -1;
+    s->open.n = 0;
     atomic_store(&s->cancel, false);
 }
 

@@ -18,24 +18,34 @@ typedef struct rg_seq rg_seq;
 #define RG_BATCH_PARTS_MAX 64u
 
 typedef struct rg_batch_rows {
-    rg_seq *seq;   /* each at most once */
-    uint32_t n;    /* rows, >= 1 */
-    float *logits; /* [n_vocab] gets those of the last row; NULL = not wanted */
+    rg_seq *seq; /* each at most once */
+    uint32_t n;  /* rows, >= 1 */
+    /* A chosen token and drafts behind it, as many rows as rg_verify_rows allows (draft.h): the
+     * window waits for rg_core_accept with the open parts. */
+    bool open;
+    float *logits; /* [n_vocab] gets those of the last row; NULL = not wanted. Not of open parts */
 } rg_batch_rows;
+
+#define RG_OPEN_ROWS_MAX 32u /* rows of all open parts of a window */
 
 /* Appends ids[sum of n], part by part, in one window of at most the core's chunk. INVALID changes
  * nothing; any other failure leaves all sequences unusable until they are reset or put back.
- * Sequences under cache-aware routing are UNSUPPORTED (their windows are cut at fixed positions),
- * and so are those with drafts. */
+ * *open_logits: [rows of the open parts][n_vocab], part by part, valid until the next call with
+ * this core; NULL is allowed when no part is open. Parts under cache-aware routing end at a
+ * multiple of RG_MOCE_PERIOD at the latest. */
 RG_MUST_CHECK rg_code rg_core_eval_batch(rg_core *core, const rg_batch_rows *parts, uint32_t n_part,
                                          const int32_t *ids, const atomic_bool *cancel,
-                                         rg_status *st);
+                                         const float **open_logits, rg_status *st);
 
-/* Sequences without drafts only, from here on. Bytes of the recurrent part of a sequence's state,
- * the same for every length. */
+/* How many of n rows a window may hold of this sequence: cache-aware routing has limits. */
+uint32_t rg_seq_window_rows(const rg_seq *seq, uint32_t n);
+
+/* Bytes of the recurrent part of a sequence's state, the same for every length. */
 size_t rg_seq_state_bytes(const rg_seq *seq);
-/* Copies it out; the sequence has not failed. */
-void rg_seq_state_save(const rg_seq *seq, void *dst);
+/* Copies it out, brought up to date first; the sequence has not failed and is not open. */
+void rg_seq_state_save(rg_seq *seq, void *dst);
+/* Whether bytes that came from outside can be the state at `length`. */
+bool rg_seq_state_fits(const rg_seq *seq, uint32_t length, const void *src);
 /* Puts the sequence back to `length`: its rows below are still there and `src` was saved at that
  * length, of this sequence or of another with the same options and the same tokens. */
 void rg_seq_state_load(rg_seq *seq, uint32_t length, const void *src);

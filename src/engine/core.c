@@ -276,8 +276,8 @@ rg_code rg_window_run(const rg_window *win, const rg_eval_call *call, rg_status 
     }
     for (uint32_t i = 0; i < win->n_seg; i++)
         win->segs[i].seq->n_owed = 0;
-    for (uint32_t i = 0; i < win->n_seg && !win->verify; i++) {
-        if (!win->segs[i].seq->opt.mtp) continue;
+    for (uint32_t i = 0; i < win->n_seg; i++) {
+        if (!win->segs[i].seq->opt.mtp || win->segs[i].open) continue;
         guard(core, true);
         const rg_code rc = rg_mtp_follow(win, st);
         guard(core, false);
@@ -326,6 +326,11 @@ static rg_code give_logits(rg_core *core, const rg_segment *seg, uint32_t row,
         row += n;
     }
     return RG_OK;
+}
+
+void rg_core_trim(rg_core *core) {
+    if (core->scratch_due) rg_mem_release(core->scratch_memory, core->scratch_bytes);
+    core->scratch_due = false;
 }
 
 /* ---- eval ----------------------------------------------------------------------------------- */

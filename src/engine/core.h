@@ -210,6 +210,7 @@ struct rg_core {
     rg_thread_scratch threads[RG_POOL_THREADS_MAX];
     void *scratch_memory;
     size_t scratch_bytes;
+    bool scratch_due;  /* the last window was wide: rg_core_trim */
     rg_tap tap;        /* see == NULL: off */
     rg_mat_name *mats; /* [n_mat] matrices of the weights and their tensors */
     uint32_t n_mat, mat_cap;
@@ -262,7 +263,8 @@ struct rg_seq {
     float *idx_scores;      /* [n_threads][n_ctx] */
     uint32_t *idx_top;      /* [n_threads][budget] */
     uint32_t n_owed;        /* accepted drafts whose journal is not in S yet */
-    uint32_t n_open;        /* rows of a window that waits for rg_core_accept */
+    uint32_t n_open;        /* rows of a window that waits for rg_core_accept ... */
+    uint32_t open_row0;     /* ... and where they stand in it */
     /* Draft block: rows in its cache, the position of the first pending row, and the pending rows:
      * residuals of trunk rows that it has not been fed, the last ones of the sequence. Behind a
      * gap in the rows mtp_pos is more than mtp_length. */
@@ -286,6 +288,7 @@ typedef struct rg_segment {
     rg_seq *seq;
     uint32_t row0, n, pos0;
     uint32_t n_draft; /* of the n, the last ones: rows that may be taken back */
+    bool open;        /* the draft block follows later, when the accepted rows are known */
 } rg_segment;
 
 typedef struct rg_window {
@@ -294,7 +297,6 @@ typedef struct rg_window {
     uint32_t n_seg;
     uint32_t T;
     const int32_t *ids; /* [T] */
-    bool verify;        /* the draft block follows later, when the accepted rows are known */
 } rg_window;
 
 /* What a window knows of the call it belongs to. Zeroed = nothing. */
@@ -314,6 +316,9 @@ size_t rg_seq_layout(rg_seq *seq, const rg_model *m, size_t n_threads, uint8_t *
 static inline bool rg_seq_f16(const rg_seq *seq) {
     return seq->opt.kv == RG_KV_F16;
 }
+
+/* Gives the scratch back to the system behind a wide window; logits in it are gone then. */
+void rg_core_trim(rg_core *core);
 
 /* rg_mem_map, refused with the sum when the machine has less memory free. */
 rg_code rg_take_memory(void **out, size_t bytes, rg_status *st);
@@ -401,6 +406,9 @@ rg_code rg_mtp_settle(rg_core *core, rg_seq *seq, rg_status *st);
 static inline size_t rg_gdn_channels(const rg_hparams *hp) {
     return (2 * (size_t)hp->n_k_head + hp->n_v_head) * hp->ssm_head_dim;
 }
+/* A window begins whose routes rg_core_accept will sort: passes of the draft block that made the
+ * drafts are remembered elsewhere. */
+void rg_journal_begin(rg_core *core);
 /* Brings head h of a layer's state up to the accepted drafts. */
 void rg_journal_replay_head(const rg_seq *seq, const rg_layer_state *l, size_t h, int thread);
 /* Keeps what the drafts of a segment would do to a delta net layer, and to the n-gram layer. */
@@ -431,7 +439,8 @@ void rg_experts_record(rg_core *core, uint32_t layer, uint32_t T);
 /* Ends the window for the cache: routes in (layer, row, k) order; none when it failed. Fails when
  * the window cannot be recorded. */
 rg_code rg_experts_touch(rg_core *core, bool failed, rg_status *st);
-/* Routers to guess with: see ahead.c. Bytes of the copies of all layers; open makes the copies where experts stream. */
+/* Routers to guess with: see ahead.c. Bytes of the copies of all layers; open makes the copies
+ * where experts stream. */
 uint64_t rg_ahead_bytes(const rg_model *m);
 RG_MUST_CHECK rg_code rg_ahead_open(rg_core *core, rg_status *st);
 void rg_ahead_close(rg_core *core);

@@ -115,6 +115,14 @@ static double chain_ns(const rg_governor *g) {
     return g->m->chain_ns > 0 ? g->m->chain_ns : first_ns(g);
 }
 
+/* Tokens a second of a window of `rows` rows of this text that gives `tokens`, and of the rows
+ * beside them, which give one each. A row costs there what it costs here. */
+static double rate_of(const rg_governor *g, double tokens, uint32_t rows, double draft_ns) {
+    const double row = rg_governor_window_ns(g, 2) - rg_governor_window_ns(g, 1);
+    const double beside = row > 0 ? g->others * row : 0;
+    return (tokens + g->others) / (rg_governor_window_ns(g, rows) + beside + draft_ns);
+}
+
 /* A number of drafts, and the tokens a second expected of it. */
 typedef struct bid {
     uint32_t n;
@@ -122,7 +130,7 @@ typedef struct bid {
 } bid;
 
 static bid bid_plain(const rg_governor *g) {
-    return (bid){.rate = 1.0 / rg_governor_window_ns(g, 1)};
+    return (bid){.rate = rate_of(g, 1.0, 1, 0)};
 }
 
 /* Chance that draft i is right when those before it are. */
@@ -137,9 +145,9 @@ static bid bid_of(const rg_governor *g, rg_draft_source source, uint32_t match, 
         const bool mtp = source == RG_SOURCE_MTP;
         all *= mtp ? rg_governor_rate(g, source, n - 1) : chance_suffix(g, match, n - 1);
         tokens += all;
-        double ns = rg_governor_window_ns(g, n + 1);
-        if (mtp) ns += first_ns(g) + (n - 1) * chain_ns(g);
-        if (tokens / ns > best.rate) best = (bid){n, tokens / ns};
+        const double draft_ns = mtp ? first_ns(g) + (n - 1) * chain_ns(g) : 0;
+        const double rate = rate_of(g, tokens, n + 1, draft_ns);
+        if (rate > best.rate) best = (bid){n, rate};
     }
     return best;
 }
@@ -151,7 +159,7 @@ uint32_t rg_governor_trim(const rg_governor *g, const uint32_t *confidence, uint
     for (uint32_t i = 0; i < n; i++) {
         all *= share(&g->rates.by_confidence[RG_SOURCE_MTP][confidence[i]]);
         tokens += all;
-        const double r = tokens / rg_governor_window_ns(g, i + 2);
+        const double r = rate_of(g, tokens, i + 2, 0);
         if (r <= rate) continue;
         rate = r;
         best = i + 1;
@@ -167,10 +175,8 @@ bool rg_governor_go_on(const rg_governor *g, const uint32_t *confidence, uint32_
         all *= share(&g->rates.by_confidence[RG_SOURCE_MTP][confidence[i]]);
         tokens += all;
     }
-    const double now = tokens / rg_governor_window_ns(g, n + 1);
     const double one = all * rg_governor_rate(g, RG_SOURCE_MTP, n);
-    const double more = rg_governor_window_ns(g, n + 2) + chain_ns(g);
-    return (tokens + one) / more > now;
+    return rate_of(g, tokens + one, n + 2, chain_ns(g)) > rate_of(g, tokens, n + 1, 0);
 }
 
 /* ---- choice --------------------------------------------------------------------------------- */
@@ -204,12 +210,21 @@ static rg_governor_plan take(rg_governor *g, rg_draft_source source, uint32_t n)
     return (rg_governor_plan){source, n};
 }
 
-rg_governor_plan rg_governor_choose(rg_governor *g, uint32_t match, uint32_t n_max) {
+/* Drafts that the arena has room for: no limit is known until some window did not fit. */
+static uint32_t fitting(const rg_governor *g, uint32_t n_max) {
+    const uint32_t beside = g->m->rows_max < RG_VERIFY_ROWS ? g->others : 0;
+    const uint32_t room = g->m->rows_max - 1 > beside ? g->m->rows_max - 1 - beside : 0;
+    return n_max < room ? n_max : room;
+}
+
+rg_governor_plan rg_governor_choose(rg_governor *g, uint32_t match, uint32_t n_max,
+                                    uint32_t others) {
     const rg_governor_plan none = {RG_SOURCE_NONE, 0};
     g->on_trial = false;
+    g->others = others;
     if (n_max > g->opt.draft_max) n_max = g->opt.draft_max;
     if (g->opt.fixed) return choose_fixed(g, match, n_max);
-    if (n_max > g->m->rows_max - 1) n_max = g->m->rows_max - 1;
+    n_max = fitting(g, n_max);
     if (!n_max || !(g->m->window_ns[1] > 0)) return none;
     if (g->m->since_plain >= PLAIN_PERIOD) return none;
     if (g->trial) {
@@ -277,7 +292,8 @@ static void learn_trial(rg_governor *g, const rg_governor_window *w) {
 /* Fewer rows when their experts did not fit; one more is tried after a calm while. */
 static void learn_fit(rg_governor *g, const rg_governor_window *w) {
     if (w->waves && w->n) {
-        g->m->rows_max = w->n < g->m->rows_max ? w->n : g->m->rows_max;
+        const uint32_t most = w->rows - 1;
+        g->m->rows_max = most < g->m->rows_max ? most : g->m->rows_max;
         g->m->calm = 0;
     } else if (++g->m->calm >= CALM_WINDOWS && g->m->rows_max < RG_VERIFY_ROWS) {
         g->m->rows_max++;
@@ -288,9 +304,12 @@ static void learn_fit(rg_governor *g, const rg_governor_window *w) {
 void rg_governor_learn(rg_governor *g, const rg_governor_window *w) {
     RG_ASSERT(w->n <= RG_DRAFT_MAX);
     RG_ASSERT(w->right <= w->n);
-    learn_time(&g->m->window_ns[w->n + 1], (double)w->window_ns);
+    RG_ASSERT(w->n < w->rows);
+    if (w->window_ns && w->rows <= RG_VERIFY_ROWS) {
+        learn_time(&g->m->window_ns[w->rows], (double)w->window_ns);
+    }
     g->m->since_plain = w->n ? g->m->since_plain + 1 : 0;
-    learn_fit(g, w);
+    if (w->window_ns) learn_fit(g, w);
     if (w->source == RG_SOURCE_MTP && w->n_made == 1)
         learn_time(&g->m->first_ns, (double)w->draft_ns);
     if (w->source == RG_SOURCE_MTP && w->n_made > 1) {

@@ -54,6 +54,7 @@ typedef struct rg_governor {
     bool on_trial;         /* the window in progress is one */
     uint32_t trial_right;  /* windows of the trial without a wrong draft */
     uint32_t unused;       /* windows since the draft block drafted */
+    uint32_t others;       /* rows of other texts in the window in progress */
 } rg_governor;
 
 void rg_governor_memory_init(rg_governor_memory *m);
@@ -72,8 +73,10 @@ typedef struct rg_governor_plan {
 } rg_governor_plan;
 
 /* What to do for the next window. `match`: of the suffix source, 0 = it has nothing; at most
- * n_max drafts can be used. */
-rg_governor_plan rg_governor_choose(rg_governor *g, uint32_t match, uint32_t n_max);
+ * n_max drafts can be used; the window holds `others` rows that give a token each whatever is
+ * drafted here. */
+rg_governor_plan rg_governor_choose(rg_governor *g, uint32_t match, uint32_t n_max,
+                                    uint32_t others);
 /* Whether another draft of the draft block is worth making behind n. */
 bool rg_governor_go_on(const rg_governor *g, const uint32_t *confidence, uint32_t n);
 /* Of n drafts of the draft block with these confidences, how many go into the window. */
@@ -87,10 +90,11 @@ typedef struct rg_governor_window {
     uint32_t n;                 /* drafts in the window */
     uint32_t right;             /* of them */
     const uint32_t *confidence; /* [n] */
-    uint64_t window_ns;
-    uint64_t draft_ns; /* making the drafts */
-    uint32_t n_made;   /* drafts made, trimmed ones included */
-    uint64_t waves;    /* turns that did not fit the arena at once */
+    uint32_t rows;              /* of the whole window, those of other texts included */
+    uint64_t window_ns;         /* 0: tells nothing about windows of drafts (a prompt was in it) */
+    uint64_t draft_ns;          /* making the drafts */
+    uint32_t n_made;            /* drafts made, trimmed ones included */
+    uint64_t waves;             /* turns that did not fit the arena at once */
 } rg_governor_window;
 void rg_governor_learn(rg_governor *g, const rg_governor_window *w);
 

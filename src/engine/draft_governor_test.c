@@ -35,7 +35,7 @@ static outcome live(rg_governor *g, const world *w, uint32_t n_window) {
     outcome o = {0};
     for (uint32_t i = 0; i < n_window; i++) {
         uint32_t confidence[RG_DRAFT_MAX], made = 0;
-        const rg_governor_plan p = rg_governor_choose(g, w->match, RG_DRAFT_MAX);
+        const rg_governor_plan p = rg_governor_choose(g, w->match, RG_DRAFT_MAX, 0);
         uint32_t n = p.n;
         double draft_ns = 0;
         for (uint32_t k = 0; k < RG_DRAFT_MAX; k++)
@@ -55,6 +55,7 @@ static outcome live(rg_governor *g, const world *w, uint32_t n_window) {
                                          .n = n,
                                          .right = right,
                                          .confidence = confidence,
+                                         .rows = n + 1,
                                          .window_ns = (uint64_t)ns,
                                          .draft_ns = (uint64_t)draft_ns,
                                          .n_made = made,
@@ -187,14 +188,44 @@ static void memory_and_fixed_lengths(void **state) {
     assert_true(o.windows[RG_SOURCE_SUFFIX] >= 18);
     const rg_governor_options opt = {.draft_max = 5, .mtp = true, .suffix = true, .fixed = true};
     rg_governor_init(&next, &opt, &memory);
-    rg_governor_plan p = rg_governor_choose(&next, 0, 7);
+    rg_governor_plan p = rg_governor_choose(&next, 0, 7, 0);
     assert_int_equal(p.source, RG_SOURCE_MTP);
     assert_int_equal(p.n, 5);
-    p = rg_governor_choose(&next, 3, 4);
+    p = rg_governor_choose(&next, 3, 4, 0);
     assert_int_equal(p.source, RG_SOURCE_SUFFIX);
     assert_int_equal(p.n, 4);
-    p = rg_governor_choose(&next, 3, 0);
+    p = rg_governor_choose(&next, 3, 0, 0);
     assert_int_equal(p.source, RG_SOURCE_NONE);
+}
+
+/* Rows of others make a window dear whatever is drafted: a guess must be surer to join them. */
+static void company_raises_the_bar(void **state) {
+    (void)state;
+    world w = {.plain_ns = 1e6, .slope = 0.3, .match = 9};
+    w.right[RG_SOURCE_SUFFIX] = 0.8;
+    rg_governor g = start(false, true);
+    live(&g, &w, 400);
+    memory.since_plain = 0;
+    assert_int_equal(rg_governor_choose(&g, 9, 7, 0).source, RG_SOURCE_SUFFIX);
+    uint32_t before = 7;
+    for (uint32_t others = 0; others < 24; others++) {
+        memory.idle[RG_SOURCE_SUFFIX] = 0; /* no trial */
+        const uint32_t n = rg_governor_choose(&g, 9, 7, others).n;
+        assert_true(n <= before);
+        before = n;
+    }
+    assert_int_equal(before, 0);
+    /* Where the arena is known to be small, all rows of the window count. */
+    const rg_governor_options opt = {.draft_max = 7, .suffix = true};
+    w.right[RG_SOURCE_SUFFIX] = 0.99;
+    w.slope = 0.01;
+    rg_governor_init(&g, &opt, &memory);
+    live(&g, &w, 400);
+    memory.rows_max = 4;
+    memory.since_plain = 0;
+    assert_int_equal(rg_governor_choose(&g, 9, 7, 0).n, 3);
+    assert_int_equal(rg_governor_choose(&g, 9, 7, 2).n, 1);
+    assert_int_equal(rg_governor_choose(&g, 9, 7, 9).n, 0);
 }
 
 static void confidences_grow(void **state) {
@@ -215,6 +246,7 @@ int main(void) {
         cmocka_unit_test(the_better_source_is_taken),
         cmocka_unit_test(windows_that_do_not_fit_shrink),
         cmocka_unit_test(memory_and_fixed_lengths),
+        cmocka_unit_test(company_raises_the_bar),
         cmocka_unit_test(confidences_grow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

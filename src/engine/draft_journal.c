@@ -93,6 +93,10 @@ static void accept_drafts(rg_seq *seq, uint32_t n) {
 
 /* ---- windows -------------------------------------------------------------------------------- */
 
+void rg_journal_begin(rg_core *core) {
+    if (core->stream && core->hp->n_mtp) core->route_rows[core->hp->n_layer] = 0;
+}
+
 uint32_t rg_verify_rows(const rg_seq *seq, uint32_t n) {
     const uint32_t left = seq->opt.n_ctx - seq->length;
     if (n > seq->opt.draft_max + 1) n = seq->opt.draft_max + 1;
@@ -130,8 +134,12 @@ static rg_code make_window(rg_window *win, rg_segment *segs, int32_t *ids, const
             return rg_fail(st, RG_INVALID, "a window of more than %u rows",
                            core->chunk < RG_HEAD_ROWS ? core->chunk : RG_HEAD_ROWS);
         }
-        segs[i] = (rg_segment){
-            .seq = p->seq, .row0 = win->T, .n = p->n, .pos0 = p->seq->length, .n_draft = p->n - 1};
+        segs[i] = (rg_segment){.seq = p->seq,
+                               .row0 = win->T,
+                               .n = p->n,
+                               .pos0 = p->seq->length,
+                               .n_draft = p->n - 1,
+                               .open = true};
         memcpy(ids + win->T, p->ids, p->n * sizeof *ids);
         win->T += p->n;
     }
@@ -153,11 +161,12 @@ rg_code rg_core_verify(rg_core *core, const rg_verify *parts, uint32_t n_part,
                        const atomic_bool *cancel, const float **logits, rg_status *st) {
     rg_segment segs[RG_SEGMENTS_MAX];
     int32_t ids[RG_HEAD_ROWS];
-    rg_window win = {.core = core, .segs = segs, .ids = ids, .verify = true};
+    rg_window win = {.core = core, .segs = segs, .ids = ids};
     const rg_eval_call call = {.cancel = cancel, .total = 1};
     *logits = NULL;
     RG_TRY(make_window(&win, segs, ids, parts, n_part, st));
     const uint64_t begin = rg_now_ns();
+    rg_journal_begin(core);
     rg_code rc = rg_window_run(&win, &call, st);
     rg_ple_abandon(core);
     if (rc == RG_OK) {
@@ -166,8 +175,10 @@ rg_code rg_core_verify(rg_core *core, const rg_verify *parts, uint32_t n_part,
         rg_alloc_guard_leave();
     }
     if (rc != RG_OK) return fail_parts(core, parts, n_part, rc);
-    for (uint32_t i = 0; i < n_part; i++)
+    for (uint32_t i = 0; i < n_part; i++) {
         parts[i].seq->n_open = parts[i].n;
+        parts[i].seq->open_row0 = segs[i].row0;
+    }
     core->times.window_ns += rg_now_ns() - begin;
     *logits = core->s.logits;
     return RG_OK;
@@ -175,23 +186,34 @@ rg_code rg_core_verify(rg_core *core, const rg_verify *parts, uint32_t n_part,
 
 /* ---- accepting ------------------------------------------------------------------------------ */
 
-/* Routes of the accepted rows move together: the others never happened. */
+/* Routes of rows [from, to) move behind the first `at`; returns where they end. */
+static uint32_t move_routes(uint32_t *routes, uint32_t K, uint32_t at, uint32_t from, uint32_t to) {
+    if (at != from) {
+        memmove(routes + (size_t)at * K, routes + (size_t)from * K,
+                (size_t)(to - from) * K * sizeof *routes);
+    }
+    return at + to - from;
+}
+
+/* Routes of the accepted rows move together: the others never happened. Rows of sequences that were
+ * not open are all kept. */
 static void keep_routes(rg_core *core, const rg_verify *parts, uint32_t n_part) {
     const uint32_t K = core->hp->n_expert_used, n_layer = core->hp->n_layer;
     const size_t pairs = (size_t)core->chunk * K;
     for (uint32_t g = 0; g < n_layer; g++) {
         uint32_t *routes = core->routes + g * pairs, from = 0, to = 0;
         for (uint32_t i = 0; i < n_part; i++) {
-            memmove(routes + (size_t)to * K, routes + (size_t)from * K,
-                    (size_t)parts[i].n_kept * K * sizeof *routes);
-            to += parts[i].n_kept;
-            from += parts[i].n;
+            const uint32_t row0 = parts[i].seq->open_row0;
+            RG_ASSERT(row0 >= from);
+            to = move_routes(routes, K, to, from, row0 + parts[i].n_kept);
+            from = row0 + parts[i].n;
         }
-        core->route_rows[g] = to;
+        core->route_rows[g] = move_routes(routes, K, to, from, core->route_rows[g]);
     }
     if (!core->hp->n_mtp) return;
-    /* The draft block: what it did since the last window, for rows whose token is right. */
-    uint32_t *routes = core->routes + n_layer * pairs, n = 0;
+    /* The draft block: what it did since the last window, for rows whose token is right, behind
+     * those with which it followed the window. */
+    uint32_t *routes = core->routes + n_layer * pairs, n = core->route_rows[n_layer];
     for (uint32_t i = 0; i < n_part; i++) {
         rg_seq *seq = parts[i].seq;
         const uint32_t chained = parts[i].n_kept - 1;
@@ -218,24 +240,23 @@ static void keep_residuals(const rg_core *core, rg_seq *seq, uint32_t row0, uint
 
 rg_code rg_core_accept(rg_core *core, const rg_verify *parts, uint32_t n_part, rg_status *st) {
     const uint64_t begin = rg_now_ns();
-    uint32_t row0 = 0;
     for (uint32_t i = 0; i < n_part; i++) {
         const rg_verify *p = &parts[i];
         RG_ASSERT(p->n == p->seq->n_open);
         RG_ASSERT(p->n_kept >= 1 && p->n_kept <= p->n);
         rg_seq *seq = p->seq;
         accept_drafts(seq, p->n_kept - 1);
-        keep_residuals(core, seq, row0, p->n_kept);
+        keep_residuals(core, seq, seq->open_row0, p->n_kept);
         if (seq->moce) rg_moce_accept(seq->moce, p->n_kept);
         memcpy(seq->ids + seq->length, p->ids, p->n_kept * sizeof *p->ids);
         seq->length += p->n_kept;
         seq->n_open = 0;
-        row0 += p->n;
     }
     if (core->stream) keep_routes(core, parts, n_part);
     const rg_code rc = rg_experts_touch(core, false, st);
     for (uint32_t i = 0; i < n_part && rc != RG_OK; i++)
         parts[i].seq->failed = true;
+    rg_core_trim(core);
     core->times.window_ns += rg_now_ns() - begin;
     return rc;
 }

@@ -159,7 +159,7 @@ static rg_code make_drafts(rg_drafter *d, const rg_drafter_request *req, uint32_
     }
     uint32_t match = 0;
     const uint32_t found = draft_suffix(d, req->next, &match);
-    const rg_governor_plan plan = rg_governor_choose(&d->governor, match, n_max);
+    const rg_governor_plan plan = rg_governor_choose(&d->governor, match, n_max, req->others);
     if (plan.source == RG_SOURCE_SUFFIX) {
         RG_ASSERT(plan.n <= found);
         *n = plan.n;
@@ -180,8 +180,8 @@ static void count_begin(rg_drafter *d) {
     d->waves = m.waves;
 }
 
-rg_code rg_drafter_run(rg_drafter *d, const rg_drafter_request *req, rg_drafter_window *win,
-                       rg_status *st) {
+rg_code rg_drafter_make(rg_drafter *d, const rg_drafter_request *req, rg_drafter_window *win,
+                        rg_status *st) {
     const uint32_t rows =
         rg_verify_rows(d->seq, req->n_max < RG_DRAFT_MAX ? req->n_max + 1 : RG_VERIFY_ROWS);
     uint32_t n = 0;
@@ -197,9 +197,16 @@ rg_code rg_drafter_run(rg_drafter *d, const rg_drafter_request *req, rg_drafter_
         const bool skip = rg_governor_mtp_rests(&d->governor);
         RG_TRY(rg_mtp_make_room(d->core, d->seq, d->win.n, skip, st));
     }
-    const uint64_t drafted = rg_now_ns();
-    d->draft_ns = drafted - begin;
+    d->draft_ns = rg_now_ns() - begin;
     count_begin(d);
+    *win = d->win;
+    return RG_OK;
+}
+
+rg_code rg_drafter_run(rg_drafter *d, const rg_drafter_request *req, rg_drafter_window *win,
+                       rg_status *st) {
+    RG_TRY(rg_drafter_make(d, req, win, st));
+    const uint64_t drafted = rg_now_ns();
     const rg_verify part = {.seq = d->seq, .ids = d->win.ids, .n = d->win.n};
     RG_TRY(rg_core_verify(d->core, &part, 1, req->cancel, &d->win.logits, st));
     d->window_ns = rg_now_ns() - drafted;
@@ -221,7 +228,7 @@ static void log_window(const rg_drafter *d, uint32_t n_kept) {
     }
 }
 
-static void count_window(rg_drafter *d, uint32_t n_kept) {
+static void count_window(rg_drafter *d, uint32_t n_kept, uint32_t rows) {
     const uint32_t n = d->win.n - 1, right = n_kept - 1;
     /* Drafts that were all trimmed away cost their time all the same. */
     rg_draft_windows *w = &d->stats.windows[d->source][n];
@@ -246,6 +253,7 @@ static void count_window(rg_drafter *d, uint32_t n_kept) {
                                         .n = n,
                                         .right = right,
                                         .confidence = d->confidence,
+                                        .rows = rows,
                                         .window_ns = d->window_ns,
                                         .draft_ns = d->draft_ns,
                                         .n_made = d->n_made,
@@ -253,14 +261,18 @@ static void count_window(rg_drafter *d, uint32_t n_kept) {
     rg_governor_learn(&d->governor, &learned);
 }
 
+void rg_drafter_learn(rg_drafter *d, uint32_t n_kept, uint32_t rows, uint64_t window_ns) {
+    d->window_ns = window_ns;
+    count_window(d, n_kept, rows);
+    log_window(d, n_kept);
+    d->win.n = 0;
+}
+
 rg_code rg_drafter_close(rg_drafter *d, uint32_t n_kept, rg_status *st) {
     const uint64_t begin = rg_now_ns();
     const rg_verify part = {.seq = d->seq, .ids = d->win.ids, .n = d->win.n, .n_kept = n_kept};
     RG_TRY(rg_core_accept(d->core, &part, 1, st));
-    d->window_ns += rg_now_ns() - begin;
-    count_window(d, n_kept);
-    log_window(d, n_kept);
-    d->win.n = 0;
+    rg_drafter_learn(d, n_kept, d->win.n, d->window_ns + (rg_now_ns() - begin));
     return RG_OK;
 }
 

@@ -4,6 +4,9 @@
  *     the caller picks a token from each row of logits, until one differs from the row's draft
  *     rg_drafter_close   keeps the rows that were right, and learns
  *
+ * Or, for a window that is shared with other sequences, rg_drafter_make, the window with an open
+ * part (batch.h), rg_core_accept, rg_drafter_learn.
+ *
  * Belongs to the engine's worker, like its sequence.
  */
 #ifndef RG_ENGINE_DRAFTER_H
@@ -45,6 +48,7 @@ typedef struct rg_drafter_request {
     rg_sampler *sampler; /* drafts are drawn as the caller draws: its history ends with `next` */
     const int32_t *ids;  /* [n_ids] the caller's own drafts, used when there are some */
     uint32_t n_ids;
+    uint32_t others; /* rows of other sequences in the window */
     const atomic_bool *cancel;
 } rg_drafter_request;
 
@@ -53,6 +57,13 @@ RG_MUST_CHECK rg_code rg_drafter_run(rg_drafter *d, const rg_drafter_request *re
                                      rg_drafter_window *win, rg_status *st);
 /* The first n_kept rows were right, 1 .. n. */
 RG_MUST_CHECK rg_code rg_drafter_close(rg_drafter *d, uint32_t n_kept, rg_status *st);
+
+/* The first half of a run: the rows of the window, logits to come. */
+RG_MUST_CHECK rg_code rg_drafter_make(rg_drafter *d, const rg_drafter_request *req,
+                                      rg_drafter_window *win, rg_status *st);
+/* How a shared window ended: its first n_kept rows of this sequence were right. `rows` are all of
+ * its rows; window_ns 0: its time tells nothing. */
+void rg_drafter_learn(rg_drafter *d, uint32_t n_kept, uint32_t rows, uint64_t window_ns);
 
 void rg_drafter_stats_get(const rg_drafter *d, rg_draft_stats *out);
 

@@ -161,7 +161,7 @@ static void keep_pending(const rg_window *trunk) {
     for (uint32_t s = 0; s < trunk->n_seg; s++) {
         const rg_segment *seg = &trunk->segs[s];
         rg_seq *seq = seg->seq;
-        if (!seq->opt.mtp) continue;
+        if (!seq->opt.mtp || seg->open) continue;
         const float *last = core->s.residual + (size_t)(seg->row0 + seg->n - 1) * HE;
         const uint32_t end = seg->pos0 + seg->n - 1;
         memcpy(seq->mtp_pending, last, HE * sizeof *last);
@@ -178,7 +178,7 @@ rg_code rg_mtp_follow(const rg_window *trunk, rg_status *st) {
     for (uint32_t s = 0; s < trunk->n_seg; s++) {
         const rg_segment *t = &trunk->segs[s];
         feeds[s] = (rg_mtp_feed){.seq = t->seq};
-        if (!t->seq->opt.mtp) continue;
+        if (!t->seq->opt.mtp || t->open) continue;
         RG_ASSERT(t->seq->n_pending <= 1);
         RG_ASSERT(t->seq->mtp_pos + t->seq->n_pending == t->pos0);
         feeds[s].n = t->n - 1 + t->seq->n_pending;

@@ -19,6 +19,16 @@ static void visit(walk *w, void *part, size_t bytes) {
     w->used += bytes;
 }
 
+/* Rows of the draft block that may wait. */
+static size_t pending_rows(const rg_seq *seq) {
+    return seq->opt.draft_max ? RG_PENDING_MAX : 1;
+}
+
+/* Where the draft block stands: in front of the state's floats. */
+typedef struct mtp_place {
+    uint32_t length, pos, n_pending, zero;
+} mtp_place;
+
 static void walk_state(walk *w, const rg_seq *seq) {
     const rg_hparams *hp = seq->core->hp;
     const size_t D = hp->ssm_head_dim, HE = (size_t)hp->n_hc * hp->n_embd;
@@ -34,7 +44,7 @@ static void walk_state(walk *w, const rg_seq *seq) {
             visit(w, l->ple_conv, rows * HE * sizeof(float));
         }
     }
-    if (seq->opt.mtp) visit(w, seq->mtp_pending, HE * sizeof(float));
+    if (seq->opt.mtp) visit(w, seq->mtp_pending, pending_rows(seq) * HE * sizeof(float));
 }
 
 static void walk_kv(walk *w, const rg_seq *seq, const rg_kv *kv, uint32_t ratio, uint32_t n) {
@@ -53,7 +63,8 @@ static void walk_rows(walk *w, const rg_seq *seq, uint32_t n) {
         if (!m->layers[i].is_attn) continue;
         walk_kv(w, seq, &seq->layers[i].kv, m->layers[i].attn.ratio, n);
     }
-    /* The draft block lags one row behind the trunk. */
+    /* The draft block lags a row or more behind the trunk; what stands behind its own rows is not
+     * read. */
     if (seq->opt.mtp && n) {
         walk_kv(w, seq, &seq->layers[m->hp.n_layer].kv, m->mtp.layer.attn.ratio, n - 1);
     }
@@ -61,27 +72,40 @@ static void walk_rows(walk *w, const rg_seq *seq, uint32_t n) {
 }
 
 size_t rg_seq_state_bytes(const rg_seq *seq) {
-    walk w = {.mode = WALK_COUNT};
+    walk w = {.mode = WALK_COUNT, .used = sizeof(mtp_place)};
     walk_state(&w, seq);
     return w.used;
 }
 
-void rg_seq_state_save(const rg_seq *seq, void *dst) {
+void rg_seq_state_save(rg_seq *seq, void *dst) {
     RG_ASSERT(!seq->failed);
-    RG_ASSERT(!seq->opt.draft_max);
-    walk w = {.mode = WALK_SAVE, .out = dst};
+    RG_ASSERT(!seq->n_open);
+    rg_seq_settle(seq);
+    const mtp_place place = {seq->mtp_length, seq->mtp_pos, seq->n_pending, 0};
+    memcpy(dst, &place, sizeof place);
+    walk w = {.mode = WALK_SAVE, .out = dst, .used = sizeof place};
     walk_state(&w, seq);
 }
 
+bool rg_seq_state_fits(const rg_seq *seq, uint32_t length, const void *src) {
+    mtp_place place;
+    memcpy(&place, src, sizeof place);
+    if (place.zero || length < 1 || length > seq->opt.n_ctx) return false;
+    if (!seq->opt.mtp) return !place.length && !place.pos && !place.n_pending;
+    return place.n_pending >= 1 && place.n_pending <= pending_rows(seq) && place.pos < length &&
+           place.length <= place.pos && place.pos + place.n_pending == length;
+}
+
 void rg_seq_state_load(rg_seq *seq, uint32_t length, const void *src) {
-    RG_ASSERT(length >= 1);
-    RG_ASSERT(length <= seq->opt.n_ctx);
-    walk w = {.mode = WALK_LOAD, .in = src};
+    RG_ASSERT(rg_seq_state_fits(seq, length, src));
+    mtp_place place;
+    memcpy(&place, src, sizeof place);
+    walk w = {.mode = WALK_LOAD, .in = src, .used = sizeof place};
     walk_state(&w, seq);
     seq->length = length;
-    /* Without drafts the last row alone is pending. */
-    seq->mtp_length = seq->mtp_pos = seq->opt.mtp ? length - 1 : 0;
-    seq->n_pending = seq->opt.mtp ? 1 : 0;
+    seq->mtp_length = place.length;
+    seq->mtp_pos = place.pos;
+    seq->n_pending = place.n_pending;
     seq->n_owed = seq->n_open = 0;
     seq->n_draft_true = seq->n_draft_chain = 0;
     seq->failed = false;

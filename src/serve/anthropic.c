@@ -261,10 +261,12 @@ static const char *stop_reason(const rg_job *job) {
 }
 
 static rg_code put_usage(const rg_job *job, rg_buf *out, rg_status *st) {
-    return rg_buf_printf(out, st,
+    RG_TRY(rg_buf_printf(out, st,
                          "\"usage\":{\"input_tokens\":%zu,\"cache_creation_input_tokens\":0,"
-                         "\"cache_read_input_tokens\":%u,\"output_tokens\":%u}",
-                         job->n_ids - job->n_cached, job->n_cached, job->n_made);
+                         "\"cache_read_input_tokens\":%u,\"output_tokens\":%u",
+                         job->n_ids - job->n_cached, job->n_cached, job->n_made));
+    RG_TRY(rg_put_receipt(job, out, st));
+    return rg_buf_puts(out, "}", st);
 }
 
 static rg_code put_head(const rg_job *job, rg_buf *out, rg_status *st) {

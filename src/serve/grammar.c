@@ -133,6 +133,42 @@ rg_code rg_grammar_end(rg_grammar *g, rg_status *st) {
     return add(g, ELEMENT_END, 0, st);
 }
 
+/* Whether all rules of an alternative can end. */
+static bool ends(const rg_grammar *g, const uint8_t *can_end, uint32_t a) {
+    for (uint32_t e = g->alternatives[a].first; g->elements[e].kind != ELEMENT_END; e++) {
+        if (g->elements[e].kind == ELEMENT_RULE && !can_end[g->elements[e].value]) return false;
+    }
+    return true;
+}
+
+rg_code rg_grammar_prune(rg_grammar *g, uint32_t root, rg_status *st) {
+    uint8_t *can_end = rg_alloc(g->n_rule + 1, 1, st);
+    if (!can_end) return RG_NOMEM;
+    for (bool more = true; more;) {
+        more = false;
+        for (uint32_t r = 0; r < g->n_rule; r++) {
+            for (uint32_t a = g->rules[r]; a && !can_end[r]; a = g->alternatives[a].next) {
+                if (!ends(g, can_end, a)) continue;
+                can_end[r] = 1;
+                more = true;
+            }
+        }
+    }
+    for (uint32_t r = 0; r < g->n_rule; r++) {
+        for (uint32_t *at = &g->rules[r]; *at;) {
+            if (ends(g, can_end, *at)) {
+                at = &g->alternatives[*at].next;
+            } else {
+                *at = g->alternatives[*at].next;
+            }
+        }
+    }
+    const bool left = can_end[root];
+    rg_free(can_end);
+    if (left) return RG_OK;
+    return rg_fail(st, RG_INVALID, "no finite value is what the schema asks for");
+}
+
 void rg_byte_set_add(rg_byte_set *s, unsigned first, unsigned last) {
     for (unsigned b = first; b <= last && b < 256; b++)
         s->bits[b / 64] |= (uint64_t)1 << (b % 64);

@@ -36,6 +36,10 @@ RG_MUST_CHECK rg_code rg_grammar_set(rg_grammar *g, const rg_byte_set *set, rg_s
 RG_MUST_CHECK rg_code rg_grammar_ref(rg_grammar *g, uint32_t rule, rg_status *st);
 RG_MUST_CHECK rg_code rg_grammar_end(rg_grammar *g, rg_status *st);
 
+/* Takes out what can never come to an end (an object that must hold another of its kind, for ever).
+ * INVALID when nothing is left of `root`. Before the first run. */
+RG_MUST_CHECK rg_code rg_grammar_prune(rg_grammar *g, uint32_t root, rg_status *st);
+
 void rg_byte_set_add(rg_byte_set *s, unsigned first, unsigned last);
 
 /* ---- running -------------------------------------------------------------------------------- */

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "serve/schema.h"
+#include "serve/schema_parts.h"
 #include "serve/split.h"
 
 #define TAIL_MAX  16u
@@ -75,11 +75,29 @@ static rg_code until_rule(rg_grammar *g, uint32_t *rule, rg_status *st) {
     return RG_OK;
 }
 
+/* A text with lengths, a pattern or a format; any text where it has none. */
+static rg_code bound_text(rg_guide *o, const json_t *schema, uint32_t *rule, rg_status *st) {
+    uint32_t text;
+    bool bound;
+    RG_TRY(rg_schema_check(&o->rules, schema, st));
+    RG_TRY(rg_schema_raw_text(&o->rules, schema, &bound, &text, st));
+    if (!bound) return until_rule(o->grammar, rule, st);
+    RG_TRY(rg_grammar_rule(o->grammar, rule, st));
+    return rg_schema_alt(o->grammar, *rule, st, "rt", text, VALUE_END);
+}
+
 /* A string parameter stands as it is; of an enumeration one of its texts. */
 static rg_code text_value(rg_guide *o, const json_t *schema, uint32_t *rule, rg_status *st) {
     const json_t *values = json_object_get(schema, "enum");
-    if (!json_array_size(values)) return until_rule(o->grammar, rule, st);
+    const json_t *one = json_object_get(schema, "const");
+    if (!json_array_size(values) && !json_is_string(one)) return bound_text(o, schema, rule, st);
     RG_TRY(rg_grammar_rule(o->grammar, rule, st));
+    if (json_is_string(one)) {
+        RG_TRY(rg_grammar_begin(o->grammar, *rule, st));
+        RG_TRY(rg_grammar_text(o->grammar, json_string_value(one), json_string_length(one), st));
+        RG_TRY(put(o->grammar, VALUE_END, st));
+        return rg_grammar_end(o->grammar, st);
+    }
     size_t i;
     json_t *v;
     json_array_foreach(values, i, v) {
@@ -239,10 +257,12 @@ static rg_code create_parts(rg_guide *o, const rg_guide_options *opt, rg_status 
     if (!o->allowed) return RG_NOMEM;
     if (o->has_calls) {
         RG_TRY(call_rule(o, opt, st));
+        RG_TRY(rg_grammar_prune(o->grammar, o->call, st));
         RG_TRY(rg_grammar_start(o->grammar, o->call, st)); /* tells what is too large */
     }
     if (!o->bound_answer) return RG_OK;
     RG_TRY(answer_rule(o, opt, st));
+    RG_TRY(rg_grammar_prune(o->grammar, o->answer, st));
     return rg_grammar_start(o->grammar, o->answer, st);
 }
 

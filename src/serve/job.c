@@ -238,3 +238,14 @@ rg_code rg_job_logprob(rg_job *job, const rg_reply_step *step, rg_status *st) {
     job->n_logprobs++;
     return job->chat ? add_chat_logprob(job, step, st) : add_text_logprob(job, step, st);
 }
+
+rg_code rg_put_receipt(const rg_job *job, rg_buf *out, rg_status *st) {
+    const rg_moce_receipt *r = &job->receipt;
+    if (!(job->moce > 0) || job->ending == RG_ENDING_NONE) return RG_OK;
+    return rg_buf_printf(out, st,
+                         ",\"moce\":{\"strength\":%.9g,\"tokens\":%llu,\"routes\":%llu,"
+                         "\"routes_changed\":%llu,\"mass_moved\":%.17g}",
+                         (double)job->moce, (unsigned long long)r->tokens,
+                         (unsigned long long)r->routes, (unsigned long long)r->routes_changed,
+                         r->mass_moved);
+}

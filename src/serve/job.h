@@ -86,6 +86,7 @@ struct rg_job {
     uint32_t n_predict; /* 0 = as many as fit */
     bool stream, usage_in_stream;
     bool echo;
+    float moce; /* cache-aware routing of the reply; 0 = off */
     int32_t *ids;
     size_t n_ids;
 
@@ -106,6 +107,7 @@ struct rg_job {
     rg_buf text_offsets, token_texts, token_logprobs, top_logprobs; /* of /v1/completions */
     uint32_t n_made, n_reasoning, n_cached;
     rg_ending ending;
+    rg_moce_receipt receipt;
     rg_str stop_hit;
 
     /* of the dialect */
@@ -132,6 +134,10 @@ RG_MUST_CHECK rg_code rg_job_finish(rg_job *job, rg_status *st);
 void rg_job_fail(rg_job *job, int http, const char *message);
 /* "prefix" and 24 random letters into out. */
 void rg_job_make_id(char *out, size_t cap, const char *prefix);
+
+/* What cache-aware routing changed, as a member behind others of the usage; nothing without it or
+ * before the end. */
+RG_MUST_CHECK rg_code rg_put_receipt(const rg_job *job, rg_buf *out, rg_status *st);
 
 /* An object with no keywords: any JSON object. Borrowed, for `schema`. */
 const json_t *rg_job_any_object(rg_job *job);

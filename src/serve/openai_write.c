@@ -19,12 +19,14 @@ static const char *finish_text(const rg_job *job) {
 }
 
 static rg_code put_usage(const rg_job *job, rg_buf *out, rg_status *st) {
-    return rg_buf_printf(out, st,
+    RG_TRY(rg_buf_printf(out, st,
                          "\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%u,"
                          "\"total_tokens\":%zu,\"prompt_tokens_details\":{\"cached_tokens\":%u},"
-                         "\"completion_tokens_details\":{\"reasoning_tokens\":%u}}",
+                         "\"completion_tokens_details\":{\"reasoning_tokens\":%u}",
                          job->n_ids, job->n_made, job->n_ids + job->n_made, job->n_cached,
-                         job->n_reasoning);
+                         job->n_reasoning));
+    RG_TRY(rg_put_receipt(job, out, st));
+    return rg_buf_puts(out, "}", st);
 }
 
 static rg_code put_head(const rg_job *job, const char *object, rg_buf *out, rg_status *st) {

@@ -30,6 +30,7 @@ rg_code rg_status_models(rg_server *s, rg_buf *out, rg_status *st) {
 
 rg_code rg_status_props(rg_server *s, rg_buf *out, rg_status *st) {
     const rg_engine_info *i = &s->info;
+    static const char *const drafts[] = {"off", "mtp", "suffix", "auto"};
     const rg_sampling_params *p = &s->opt.sampling;
     RG_TRY(rg_buf_puts(out, "{\"model\":", st));
     RG_TRY(rg_put_string(out, s->model_name, strlen(s->model_name), st));
@@ -40,6 +41,7 @@ rg_code rg_status_props(rg_server *s, rg_buf *out, rg_status *st) {
         "\"sessions\":%u,\"queue_max\":%u,\"chunk\":%u,\"threads\":%d,\"cpu_level\":\"%s\","
         "\"io_backend\":\"%s\",\"weight_bytes\":%llu,\"scratch_bytes\":%llu,\"arena_bytes\":%llu,"
         "\"budget_bytes\":%llu,\"snapshot_bytes\":%llu,\"needs_key\":%s,\"thinking\":%s,"
+        "\"draft\":\"%s\",\"draft_max\":%u,\"moce\":%.9g,"
         "\"sampling\":{\"temperature\":%g,\"top_p\":%g,\"top_k\":%d,\"min_p\":%g}}",
         i->arch, s->opt.n_ctx, i->n_ctx_train, i->n_vocab, i->n_layer, i->n_expert,
         i->n_expert_used, (unsigned long long)i->n_weight, (unsigned long long)i->file_bytes,
@@ -47,8 +49,8 @@ rg_code rg_status_props(rg_server *s, rg_buf *out, rg_status *st) {
         (unsigned long long)i->weight_bytes, (unsigned long long)i->scratch_bytes,
         (unsigned long long)i->arena_bytes, (unsigned long long)i->budget_bytes,
         (unsigned long long)s->opt.snapshot_bytes, s->opt.api_key ? "true" : "false",
-        s->opt.no_think ? "false" : "true", (double)p->temperature, (double)p->top_p, p->top_k,
-        (double)p->min_p);
+        s->opt.no_think ? "false" : "true", drafts[s->opt.draft], s->opt.draft_max,
+        (double)s->opt.moce, (double)p->temperature, (double)p->top_p, p->top_k, (double)p->min_p);
 }
 
 /* ---- meters --------------------------------------------------------------------------------- */
@@ -88,6 +90,7 @@ static size_t collect(const rg_server *s, meter m[METERS_MAX]) {
         {"readahead_wasted_total", "counter", (double)e->readahead_wasted},
         {"read_bytes_total", "counter", (double)e->read_bytes},
         {"drive_gb_s", "gauge", e->drive_gb_s},
+        {"drive_ceiling_gb_s", "gauge", s->opt.drive_ceiling_gb_s},
         {"drive_ms_total", "counter", e->drive_ms},
         {"total_ms", "counter", e->total_ms},
         {"compute_ms", "counter", e->compute_ms},

@@ -54,6 +54,8 @@ rg_code rg_parse_sampling(rg_job *job, const rg_serve_options *opt, rg_status *s
     RG_TRY(rg_field_float(r, "frequency_penalty", -2, 2, &s->frequency_penalty, st));
     RG_TRY(rg_field_float(r, "repeat_penalty", 0.01, 10, &s->repeat_penalty, st));
     RG_TRY(rg_field_float(r, "repetition_penalty", 0.01, 10, &s->repeat_penalty, st));
+    job->moce = opt->moce;
+    RG_TRY(rg_field_float(r, "moce", 0, 1, &job->moce, st));
     s->top_k = top_k < 0 ? 0 : (int32_t)top_k;
     if (s->top_p <= 0.0f) s->top_p = 1e-6f; /* the best token alone */
     if (rg_field(r, "seed")) {

@@ -276,12 +276,14 @@ static rg_code put_response(const rg_job *job, bool whole, rg_buf *out, rg_statu
                          (double)job->options.sampling.temperature,
                          (double)job->options.sampling.top_p));
     if (!whole) return rg_buf_puts(out, "null}", st);
-    return rg_buf_printf(out, st,
+    RG_TRY(rg_buf_printf(out, st,
                          "{\"input_tokens\":%zu,\"input_tokens_details\":{\"cached_tokens\":%u},"
                          "\"output_tokens\":%u,\"output_tokens_details\":{\"reasoning_tokens\":%u},"
-                         "\"total_tokens\":%zu}}",
+                         "\"total_tokens\":%zu",
                          job->n_ids, job->n_cached, job->n_made, job->n_reasoning,
-                         job->n_ids + job->n_made);
+                         job->n_ids + job->n_made));
+    RG_TRY(rg_put_receipt(job, out, st));
+    return rg_buf_puts(out, "}}", st);
 }
 
 /* "event: TYPE", then the data up to what the type needs. */

@@ -3,9 +3,11 @@
  * Every text the grammar lets through is JSON that the schema accepts; not every such text is let
  * through (properties come in their declared order, undeclared ones never beside declared ones).
  * Understood: type, properties, required, additionalProperties, items, prefixItems, minItems,
- * maxItems, enum, const, minLength, maxLength, anyOf, allOf of one, $ref into $defs or definitions.
- * Titles and the like are passed over. Any other keyword is INVALID and named: a promise that
- * cannot be kept is refused.
+ * maxItems, enum, const, minLength, maxLength, pattern (pattern.h), format (schema_text.c),
+ * minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf (decimal.h), anyOf, oneOf whose
+ * parts can be told apart, allOf, $ref into the schema itself; lists and references are joined with
+ * what stands beside them. Titles and the like are passed over. Any other keyword is INVALID and
+ * named: a promise that cannot be kept is refused.
  */
 #ifndef RG_SERVE_SCHEMA_H
 #define RG_SERVE_SCHEMA_H
@@ -22,6 +24,7 @@ typedef struct rg_schema_rules {
     rg_grammar *g;
     /* Rules that are made once: UINT32_MAX = not yet. */
     uint32_t space, string, chars, character, number, integer, boolean, null, value, object, array;
+    uint32_t wide;      /* a character beyond ASCII in a pattern */
     const json_t *root; /* of the schema being compiled, for $ref */
     struct {
         const json_t *target;

@@ -30,6 +30,11 @@ typedef struct rg_serve_options {
     uint32_t queue_max;     /* jobs that wait; 0 = 64 */
     uint32_t n_ctx;         /* of a session; 0 = the plan's */
     rg_kv_type kv;
+    rg_draft_mode draft; /* guesses of every session, as rg_session_options has them */
+    uint32_t draft_max;
+    bool draft_fixed;
+    float moce; /* cache-aware routing of replies that do not ask for another; 0 = off */
+    uint32_t moce_slots;
     uint64_t
         snapshot_bytes;    /* for states of earlier lengths; 0 = none but the sessions themselves */
     const char *cache_dir; /* prefixes are kept there over restarts; NULL = no */
@@ -38,6 +43,7 @@ typedef struct rg_serve_options {
     uint32_t heartbeat_s;  /* of quiet streams; 0 = 10 */
     uint32_t time_limit_s; /* of one reply, waiting included; 0 = none */
     bool no_think;         /* unless a request asks for it */
+    double drive_ceiling_gb_s; /* best rate of the drive at the size of an expert; 0 = not known */
     rg_sampling_params sampling; /* where a request says nothing */
 } rg_serve_options;
 

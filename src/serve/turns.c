@@ -26,8 +26,13 @@ typedef struct slot {
     rg_job *job;  /* NULL: idle */
     int32_t *ids; /* [n_ctx] prompt and reply */
     uint32_t n_ids;
-    uint32_t turn;    /* where the last user turn begins */
-    bool alone;       /* a shared window failed */
+    uint32_t turn; /* where the last user turn begins */
+    bool alone;    /* a shared window failed */
+    bool routed;   /* cache-aware routing is on */
+    /* What the last picks came to, until the window is closed. */
+    rg_ending ending;
+    rg_code broken;
+    rg_status why;
     uint32_t unsaved; /* tokens of the prompt whose reply is not on disk yet; 0: nothing to save */
 } slot;
 
@@ -44,6 +49,7 @@ struct rg_turns {
     rg_live now; /* counters; its arrays are the server's */
     uint64_t shown_ns, rate_ns;
     uint64_t rate_made, rate_prompt;
+    uint64_t prompt_rows; /* evaluated */
 };
 
 /* ---- disk ----------------------------------------------------------------------------------- */
@@ -62,8 +68,11 @@ static bool save_one(rg_turns *t) {
 
 /* ---- jobs in and out ------------------------------------------------------------------------ */
 
+/* States of tokens that cache-aware routing made serve no other reply: the session goes back. */
 static void release(rg_turns *t, uint32_t i) {
     slot *s = &t->slots[i];
+    if (s->routed) rg_prefix_restore(t->prefix, i, s->ids, s->job->n_ids);
+    s->routed = false;
     rg_job_destroy(s->job);
     s->job = NULL;
 }
@@ -142,7 +151,10 @@ static void take(rg_turns *t, rg_job *job) {
     memcpy(s->ids, job->ids, job->n_ids * sizeof *job->ids);
     s->n_ids = (uint32_t)job->n_ids;
     s->turn = last_turn(t, job);
-    s->alone = false;
+    s->alone = s->routed = false;
+    s->ending = RG_ENDING_NONE;
+    s->broken = RG_OK;
+    s->why = (rg_status){0};
     s->job = job;
     job->n_cached = cached;
     t->now.prompt_tokens += job->n_ids;
@@ -184,15 +196,17 @@ static rg_code end_reply(rg_turns *t, uint32_t i, rg_ending ending, rg_status *s
     RG_TRY(give_text(job, rest, st));
     if (job->chat) RG_TRY(rg_split_finish(&job->split, st));
     job->ending = ending == RG_ENDING_STOP && job->n_calls ? RG_ENDING_CALLS : ending;
+    rg_session_moce_receipt(rg_prefix_session(t->prefix, i), &job->receipt);
     RG_TRY(rg_job_finish(job, st));
-    rg_prefix_keep(t->prefix, i);
+    if (!s->routed) rg_prefix_keep(t->prefix, i);
     s->unsaved = t->vault ? (uint32_t)job->n_ids : 0;
     t->now.jobs_done++;
     release(t, i);
     return RG_OK;
 }
 
-static rg_code pick(rg_turns *t, uint32_t i, rg_status *st) {
+/* One token; s->ending tells when it was the last. */
+static rg_code pick_one(rg_turns *t, uint32_t i, int32_t *id, rg_status *st) {
     slot *s = &t->slots[i];
     rg_job *job = s->job;
     const uint8_t *allowed = NULL;
@@ -206,16 +220,38 @@ static rg_code pick(rg_turns *t, uint32_t i, rg_status *st) {
     t->now.made_tokens++;
     if (job->options.logprobs && !step.end) RG_TRY(rg_job_logprob(job, &step, st));
     RG_TRY(give_text(job, step.text, st));
-    if (step.end) return end_reply(t, i, RG_ENDING_STOP, st);
-    if (step.stopped)
+    *id = step.id;
+    if (step.end) {
+        s->ending = RG_ENDING_STOP;
+    } else if (step.stopped) {
         job->stop_hit = (rg_str){job->stops[step.stop], strlen(job->stops[step.stop])};
-    if (step.stopped) return end_reply(t, i, RG_ENDING_SEQUENCE, st);
-    s->ids[s->n_ids++] = step.id;
-    const bool full = s->n_ids > t->server->opt.n_ctx;
-    if (full || (job->n_predict && job->n_made >= job->n_predict)) {
-        return end_reply(t, i, RG_ENDING_LENGTH, st);
+        s->ending = RG_ENDING_SEQUENCE;
+    } else {
+        s->ids[s->n_ids++] = step.id;
+        const bool full = s->n_ids > t->server->opt.n_ctx;
+        if (full || (job->n_predict && job->n_made >= job->n_predict)) {
+            s->ending = RG_ENDING_LENGTH;
+        }
     }
     return RG_OK;
+}
+
+/* The token behind the last row; in an open window also those that were guessed rightly. */
+static void pick(rg_turns *t, uint32_t i) {
+    slot *s = &t->slots[i];
+    rg_session *session = rg_prefix_session(t->prefix, i);
+    int32_t id = -1;
+    do {
+        s->broken = pick_one(t, i, &id, &s->why);
+    } while (s->broken == RG_OK && !s->ending && rg_session_follow(session, id));
+}
+
+/* Ends the reply if its last picks did. */
+static void settle(rg_turns *t, uint32_t i) {
+    slot *s = &t->slots[i];
+    rg_code rc = s->broken;
+    if (rc == RG_OK && s->ending) rc = end_reply(t, i, s->ending, &s->why);
+    if (rc != RG_OK) fail(t, i, rg_http_status(rc), s->why.message);
 }
 
 static uint32_t rest_of(rg_turns *t, uint32_t i) {
@@ -226,9 +262,8 @@ static uint32_t rest_of(rg_turns *t, uint32_t i) {
 static void pick_all(rg_turns *t) {
     for (uint32_t i = 0; i < t->n_slot; i++) {
         if (!t->slots[i].job || rest_of(t, i)) continue;
-        rg_status st = {0};
-        const rg_code rc = pick(t, i, &st);
-        if (rc != RG_OK) fail(t, i, rg_http_status(rc), st.message);
+        pick(t, i);
+        settle(t, i);
     }
 }
 
@@ -256,20 +291,46 @@ typedef struct window {
     uint32_t n_part, n_row;
 } window;
 
+/* Drafts stand behind the one next row of a reply. */
 static void add_part(rg_turns *t, window *w, uint32_t i, uint32_t n) {
     rg_session *session = rg_prefix_session(t->prefix, i);
+    const slot *s = &t->slots[i];
+    const rg_job *job = s->job;
     const uint32_t from = rg_session_length(session);
-    memcpy(t->rows + w->n_row, t->slots[i].ids + from, n * sizeof *t->rows);
-    w->parts[w->n_part] = (rg_batch_part){session, n, true};
+    memcpy(t->rows + w->n_row, s->ids + from, n * sizeof *t->rows);
+    rg_batch_part *part = &w->parts[w->n_part];
+    *part = (rg_batch_part){.session = session, .n_ids = n, .want_logits = true};
+    if (n == 1 && from >= job->n_ids && from + 1 == s->n_ids && !s->alone) {
+        part->reply = job->reply;
+        part->n_more = job->n_predict ? job->n_predict - job->n_made - 1 : UINT32_MAX;
+    }
+    if (from < job->n_ids) t->prompt_rows += n;
     w->slots[w->n_part++] = i;
     w->n_row += n;
 }
 
 /* Rows that slot i may put into a window with room for `room`. */
 static uint32_t rows_of(rg_turns *t, uint32_t i, uint32_t room) {
-    const uint32_t from = rg_session_length(rg_prefix_session(t->prefix, i));
-    const uint32_t to = rg_prefix_next(t->prefix, from, t->slots[i].n_ids, t->slots[i].turn);
-    return to - from < room ? to - from : room;
+    const rg_session *session = rg_prefix_session(t->prefix, i);
+    const slot *s = &t->slots[i];
+    const uint32_t from = rg_session_length(session), n_prompt = (uint32_t)s->job->n_ids;
+    uint32_t to = rg_prefix_next(t->prefix, from, s->n_ids, s->turn);
+    if (s->job->moce > 0 && from < n_prompt && to > n_prompt) to = n_prompt;
+    return rg_session_window_rows(session, to - from < room ? to - from : room);
+}
+
+/* Cache-aware routing begins with the first generated token, also when it is evaluated again. */
+static void begin_routing(rg_turns *t) {
+    for (uint32_t i = 0; i < t->n_slot; i++) {
+        slot *s = &t->slots[i];
+        if (!s->job || s->routed || !(s->job->moce > 0) || rest_of(t, i) == 0) continue;
+        rg_session *session = rg_prefix_session(t->prefix, i);
+        if (rg_session_length(session) != s->job->n_ids) continue;
+        rg_status st = {0};
+        const rg_code rc = rg_session_moce(session, s->job->moce, t->server->opt.moce_slots, &st);
+        if (rc != RG_OK) fail(t, i, rg_http_status(rc), st.message);
+        s->routed = rc == RG_OK;
+    }
 }
 
 /* Whoever must run alone does, one window each time it is met. */
@@ -316,8 +377,11 @@ static void take_back(rg_turns *t, const window *w, rg_code rc, const char *why)
     for (uint32_t k = 0; k < w->n_part; k++) {
         const uint32_t i = w->slots[k];
         slot *s = &t->slots[i];
-        rg_prefix_restore(t->prefix, i, s->ids, s->n_ids);
-        if (w->n_part == 1) {
+        rg_prefix_restore(t->prefix, i, s->ids, s->routed ? s->job->n_ids : s->n_ids);
+        s->routed = false;
+        if (s->ending || s->broken) {
+            settle(t, i);
+        } else if (w->n_part == 1) {
             fail(t, i, rg_http_status(rc), why);
         } else {
             s->alone = true;
@@ -328,16 +392,22 @@ static void take_back(rg_turns *t, const window *w, rg_code rc, const char *why)
 
 static void run(rg_turns *t, const window *w) {
     rg_status st = {0};
-    const rg_code rc =
-        rg_session_eval_batch(t->server->engine, w->parts, w->n_part, t->rows, NULL, &st);
+    rg_engine *engine = t->server->engine;
+    rg_code rc = rg_session_eval_batch(engine, w->parts, w->n_part, t->rows, NULL, &st);
     t->now.windows++;
     t->now.window_rows += w->n_row;
+    for (uint32_t k = 0; k < w->n_part && rc == RG_OK; k++) {
+        if (rg_session_is_open(w->parts[k].session)) pick(t, w->slots[k]);
+    }
+    if (rc == RG_OK) rc = rg_session_close_batch(engine, w->parts, w->n_part, &st);
     if (rc != RG_OK) {
         take_back(t, w, rc, st.message);
         return;
     }
-    for (uint32_t k = 0; k < w->n_part; k++)
+    for (uint32_t k = 0; k < w->n_part; k++) {
         keep(t, w->slots[k]);
+        settle(t, w->slots[k]);
+    }
 }
 
 /* ---- watching ------------------------------------------------------------------------------- */
@@ -356,11 +426,9 @@ static void show(rg_turns *t, bool idle) {
         const double seconds = (double)(now - t->rate_ns) * 1e-9;
         rg_live *l = &t->now;
         l->decode_tok_s = (double)(l->made_tokens - t->rate_made) / seconds;
-        const uint64_t done = l->window_rows - t->rate_prompt;
-        const uint64_t made = l->made_tokens - t->rate_made;
-        l->prefill_tok_s = done > made ? (double)(done - made) / seconds : 0.0;
+        l->prefill_tok_s = (double)(t->prompt_rows - t->rate_prompt) / seconds;
         t->rate_made = l->made_tokens;
-        t->rate_prompt = l->window_rows;
+        t->rate_prompt = t->prompt_rows;
         t->rate_ns = now;
     }
     t->now.snapshots = rg_prefix_count(t->prefix);
@@ -400,6 +468,7 @@ bool rg_turns_round(rg_turns *t, bool cut) {
     check_clients(t, cut);
     take_jobs(t);
     pick_all(t); /* a prompt that was evaluated before, to its end */
+    begin_routing(t);
     window w;
     fill(t, &w);
     show(t, w.n_part == 0);
@@ -426,7 +495,11 @@ static rg_code find_marker(rg_turns *t, rg_status *st) {
 
 static rg_code create_parts(rg_turns *t, rg_status *st) {
     rg_server *s = t->server;
-    const rg_session_options so = {.n_ctx = s->opt.n_ctx, .kv = s->opt.kv};
+    const rg_session_options so = {.n_ctx = s->opt.n_ctx,
+                                   .kv = s->opt.kv,
+                                   .draft = s->opt.draft,
+                                   .draft_max = s->opt.draft_max,
+                                   .draft_fixed = s->opt.draft_fixed};
     RG_TRY(
         rg_prefix_create(&t->prefix, s->engine, s->opt.n_session, &so, s->opt.snapshot_bytes, st));
     s->opt.n_ctx = rg_session_capacity(rg_prefix_session(t->prefix, 0));

@@ -38,7 +38,9 @@ static void try_schema(const json_t *schema) {
     uint32_t rule = 0;
     RG_ASSERT(rg_grammar_create(&g, &st) == RG_OK);
     rg_schema_init(&r, g);
-    if (rg_schema_compile(&r, schema, schema, &rule, &st) == RG_OK) {
+    rg_code rc = rg_schema_compile(&r, schema, schema, &rule, &st);
+    if (rc == RG_OK) rc = rg_grammar_prune(g, rule, &st);
+    if (rc == RG_OK) {
         for (size_t i = 0; i < RG_ARRAY_LEN(texts); i++) {
             bool fits = false;
             if (rg_grammar_start(g, rule, &st) != RG_OK) break;

@@ -18,7 +18,9 @@ if (!executablePath) {
 }
 
 const [binary, model, shots] = process.argv.slice(2);
-const child = spawn(binary, ["serve", "-m", model, "--port", "0", "--no-think", "--temp", "0"],
+// Experts stream, so that the live view has a drive to show.
+const child = spawn(binary, ["serve", "-m", model, "--port", "0", "--no-think", "--temp", "0",
+  "--arena-experts", "96", "--chunk", "64", "--ceiling", "2"],
   { stdio: ["ignore", "ignore", "pipe"] });
 const url = await new Promise((resolve, reject) => {
   let text = "";
@@ -56,6 +58,11 @@ try {
   await page.press("#input", "Enter");
   await page.waitForFunction(() => Number(document.querySelector("#map").dataset.moves || 0) > 0);
   assert.match(await page.locator("#map-note").innerText(), /9 layers × 64 experts/);
+  const gauge = page.locator("#figures .gauge");
+  await gauge.waitFor();
+  assert.equal(await gauge.getAttribute("aria-valuemax"), "2.00");
+  assert.ok(Number(await gauge.getAttribute("aria-valuenow")) > 0);
+  assert.match(await page.locator("#figures").innerText(), /% of 2\.00/);
   if (shots) await page.screenshot({ path: `${shots}/light.png` });
   await page.waitForFunction(() => document.querySelector("#send").textContent === "Send");
   console.log("ok   the live view");

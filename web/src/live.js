@@ -13,6 +13,20 @@ function figure(value, name) {
   return el("div", { class: "figure" }, el("b", {}, value), el("span", {}, name));
 }
 
+// Bytes a second while the drive works, against the best it can do, as a bar below.
+function drive(now, rate) {
+  if (!now.read_bytes_total) return figure("idle", "drive");
+  const best = now.drive_ceiling_gb_s;
+  if (!best) return figure(`${rate.toFixed(2)} GB/s`, `drive now; ${now.drive_gb_s.toFixed(2)} on average`);
+  const share = rate / best, box = figure(`${rate.toFixed(2)} GB/s`,
+    `drive now, ${(100 * share).toFixed(0)} % of ${best.toFixed(2)}; ${now.drive_gb_s.toFixed(2)} on average`);
+  const bar = el("div", { class: "gauge", role: "meter", "aria-label": "drive", "aria-valuemin": "0",
+    "aria-valuemax": best.toFixed(2), "aria-valuenow": rate.toFixed(2) }, el("div"));
+  bar.firstChild.style.width = `${Math.min(100, 100 * share)}%`;
+  box.append(bar);
+  return box;
+}
+
 function showFigures(now) {
   const looked = now.hits_total + now.misses_total;
   const hit = looked ? `${((100 * now.hits_total) / looked).toFixed(1)} %` : "all in memory";
@@ -24,8 +38,7 @@ function showFigures(now) {
     figure(String(now.generated_tokens_total), "tokens written"),
     figure(`${now.requests_active} + ${now.requests_queued}`, "at work + waiting"),
     figure(hit, "experts found in memory"),
-    figure(now.read_bytes_total ? `${rate.toFixed(2)} GB/s` : "idle",
-      now.read_bytes_total ? `drive now; ${now.drive_gb_s.toFixed(2)} on average` : "drive"),
+    drive(now, rate),
     figure(now.windows_total ? (now.window_rows_total / now.windows_total).toFixed(1) : "0", "rows a window"),
     figure(now.prompt_tokens_total ? `${((100 * now.prompt_tokens_cached_total) / now.prompt_tokens_total).toFixed(0)} %` : "0 %",
       "of prompts known already"));
