@@ -88,8 +88,11 @@ static void choose_chunk(rg_plan *p, const rg_model *m, const rg_plan_request *r
         /* Decode lives on the arena: prefill may take a share of it, not the most. */
         const uint64_t room = p->budget_bytes - fixed_bytes;
         if (p->chunk && scratch > room / SCRATCH_SHARE) break;
-        const double cost = token_cost(p, m, c, p->budget_bytes - fixed_bytes - scratch);
-        if (cost > best * (1.0 - CHUNK_GAIN)) break;
+        const uint64_t arena = p->budget_bytes - fixed_bytes - scratch;
+        const double cost = token_cost(p, m, c, arena);
+        /* Where nothing is read a wider chunk takes nothing from anyone, up to the default. */
+        const bool spare = missing_share(p, arena) <= 0.0 && c <= RG_CHUNK_DEFAULT;
+        if (!spare && cost > best * (1.0 - CHUNK_GAIN)) break;
         best = cost;
         p->chunk = c;
     }
