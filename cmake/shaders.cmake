@@ -29,6 +29,17 @@ function(rg_gpu_programs target)
       ${check}
       DEPENDS ${program} ${pieces} VERBATIM)
     list(APPEND binaries ${dir}/${name}.spv)
+    # Programs over product.glsl once more, with one instruction for the product of four bytes.
+    file(STRINGS ${program} uses REGEX "product.glsl")
+    if(uses)
+      string(REPLACE ${name}.spv ${name}_dot.spv check_dot "${check}")
+      add_custom_command(OUTPUT ${dir}/${name}_dot.spv
+        COMMAND ${RG_GLSLANG} -V --quiet --target-env vulkan1.2 -DRG_DOT -o ${dir}/${name}_dot.spv
+          ${program}
+        ${check_dot}
+        DEPENDS ${program} ${pieces} VERBATIM)
+      list(APPEND binaries ${dir}/${name}_dot.spv)
+    endif()
     if(RG_SPIRV_CROSS)
       add_custom_command(OUTPUT ${dir}/${name}.metal
         COMMAND ${RG_SPIRV_CROSS} --msl --msl-version 20300 --output ${dir}/${name}.metal

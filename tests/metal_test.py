@@ -5,13 +5,20 @@ import re
 import sys
 
 
+def with_includes(path):
+    with open(path) as f:
+        text = f.read()
+    for name in re.findall(r'#include "(.*?)"', text):
+        text += with_includes(os.path.join(os.path.dirname(path), name))
+    return text
+
+
 def main():
     folder, programs = sys.argv[1], sys.argv[2:]
     assert programs
     for program in programs:
         name = os.path.splitext(os.path.basename(program))[0]
-        with open(program) as f:
-            source = f.read()
+        source = with_includes(program)
         with open(os.path.join(folder, name + ".metal")) as f:
             text = f.read()
         assert "kernel void main0(" in text, f"{name}: no kernel"

@@ -5,7 +5,7 @@
 
 /* ---- tables --------------------------------------------------------------------------------- */
 
-/* Words, in the order of decode.glsl. */
+/* Words, in the order of codes.glsl. */
 #define TABLE_WORDS 8488u
 
 static void put(uint32_t *words, size_t at, const void *from, size_t bytes) {
@@ -38,64 +38,148 @@ bool rg_gpu_computes(rg_type type) {
 
 /* ---- products ------------------------------------------------------------------------------- */
 
-#define GRID_MAX 65535u /* workgroups on a side that every device takes */
-#define GROUPS   4u     /* of 32 lanes in a workgroup of mul_rows */
+#define GRID_MAX    65535u /* workgroups on a side that every device takes */
+#define ROW_THREADS 128u   /* of a workgroup of mul_rows */
+#define CLASSES     8u     /* of a stream: product.glsl */
+#define FEW         256u   /* workgroups that keep a large device busy */
+
+bool rg_gpu_takes_floats(rg_type type) {
+    return type == RG_TYPE_F32 || type == RG_TYPE_F16 || type == RG_TYPE_BF16;
+}
+
+size_t rg_gpu_act_bytes(uint32_t n) {
+    return ((size_t)n + n / 4 + 15) / 16 * 16;
+}
 
 static uint32_t ceil_div(uint32_t a, uint32_t b) {
     return (a + b - 1) / b;
 }
 
-static uint32_t group_rows(const rg_gpu_product_way *way, uint32_t cols) {
-    if (way->group_rows) return way->group_rows;
-    return cols <= 2 ? 2 : 1;
+/* Streams of a row: part of the canonical order of sums, so a function of the row alone. */
+static uint32_t streams_of(uint32_t n_in) {
+    const uint32_t eights = ceil_div(n_in, 32 * CLASSES);
+    return eights <= 4 ? 1 : eights <= 12 ? 2 : eights <= 24 ? 4 : 8;
 }
 
-static rg_gpu_kernel rows_kernel(const rg_gpu_product_way *way, uint32_t cols, bool pair) {
+/* Pairs of words of a type's table in shared memory. */
+static uint32_t grid_pairs(rg_type type) {
+    switch (type) {
+    case RG_TYPE_IQ2_XXS: return 256;
+    case RG_TYPE_IQ2_XS: return 512;
+    case RG_TYPE_IQ2_S: return 1024;
+    case RG_TYPE_IQ3_XXS: return 128;
+    case RG_TYPE_IQ3_S: return 256;
+    case RG_TYPE_IQ1_S:
+    case RG_TYPE_IQ1_M: return 2048;
+    case RG_TYPE_IQ4_NL:
+    case RG_TYPE_IQ4_XS:
+    case RG_TYPE_MXFP4:
+    case RG_TYPE_NVFP4: return 8;
+    default: return 1;
+    }
+}
+
+/* Rows of a workgroup of mul_rows when a lane takes `rows`. */
+static uint32_t tile_rows(uint32_t n_in, uint32_t rows) {
+    return ROW_THREADS / (CLASSES * streams_of(n_in)) * rows;
+}
+
+/* Rows of a lane for slots: of n_in alone, since products of different types share a grid. */
+static uint32_t slot_rows(uint32_t n_in) {
+    return streams_of(n_in) <= 2 ? 2 : 1;
+}
+
+/* Vectors of 16 bytes that a stretch of rows takes in shared memory, in steps, so that there are
+ * few different pipelines. */
+static uint32_t stage_of(uint32_t row_bytes, uint32_t tile) {
+    const uint32_t step = 256;
+    return ceil_div((row_bytes * tile + 30) / 16, step) * step;
+}
+
+/* Bytes of shared memory beside the stage. */
+static uint32_t other_shared(const rg_gpu_product_way *way, uint32_t cols, uint32_t rows,
+                             uint32_t lanes) {
+    const uint32_t sets = way->fused ? 2 : 1;
+    return sets * ROW_THREADS / lanes * rows * cols * (lanes + 1) * 4 + grid_pairs(way->type) * 8;
+}
+
+#define STAGE_WANTED 24576u /* bytes: some workgroups together fit a compute unit */
+
+typedef struct rows_plan {
+    uint32_t rows, tile, stage;
+} rows_plan;
+
+/* Rows of a lane and the stage; changes no bit. */
+static rows_plan plan_rows(const rg_gpu_info *info, const rg_gpu_product *p,
+                           const rg_gpu_product_way *way, uint32_t cols, bool pair) {
+    const uint32_t lanes = CLASSES * streams_of(p->n_in), sets = way->fused ? 2 : 1;
+    const bool staged = !way->direct && !rg_gpu_takes_floats(way->type);
+    uint32_t rows = way->group_rows ? way->group_rows : 4;
+    if (pair) rows = slot_rows(p->n_in);
+    while (!pair && !way->group_rows && rows > 1) {
+        const uint32_t tile = tile_rows(p->n_in, rows);
+        const bool fits = !staged || 16 * stage_of(p->row_bytes, tile) <= STAGE_WANTED;
+        if (fits && rows * cols <= 16 && p->n_out / tile >= FEW) break;
+        rows /= 2;
+    }
+    rows_plan r = {.rows = rows, .tile = tile_rows(p->n_in, rows), .stage = 1};
+    const uint32_t stage = sets * stage_of(p->row_bytes, r.tile);
+    if (staged && 16 * stage + other_shared(way, cols, rows, lanes) <= info->shared_bytes)
+        r.stage = stage;
+    return r;
+}
+
+static rg_gpu_kernel rows_kernel(const rg_gpu_product *p, const rg_gpu_product_way *way,
+                                 const rows_plan *r, uint32_t cols, bool pair) {
     return (rg_gpu_kernel){.program = "mul_rows",
-                           .spec = {(uint32_t)way->type, cols, group_rows(way, cols),
-                                    (uint32_t)way->epilogue, pair, way->fused},
-                           .n_spec = 6};
+                           .spec = {(uint32_t)way->type, grid_pairs(way->type), r->stage, cols,
+                                    r->rows, streams_of(p->n_in), (uint32_t)way->epilogue, pair,
+                                    way->fused},
+                           .n_spec = 9};
 }
 
-static rg_gpu_kernel tile_kernel(const rg_gpu_product_way *way, uint32_t side, bool pair) {
+static rg_gpu_kernel tile_kernel(const rg_gpu_product *p, const rg_gpu_product_way *way,
+                                 uint32_t side, bool pair) {
     return (rg_gpu_kernel){.program = "mul_tile",
-                           .spec = {(uint32_t)way->type, side, (uint32_t)way->epilogue, pair},
-                           .n_spec = 4};
+                           .spec = {(uint32_t)way->type, grid_pairs(way->type), side,
+                                    (uint32_t)way->epilogue, pair, streams_of(p->n_in)},
+                           .n_spec = 6};
 }
 
 void rg_gpu_mul(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way) {
     _Static_assert(sizeof *p == 112, "as product.glsl");
     if (p->n <= RG_GPU_ROWS_MAX) {
-        const rg_gpu_kernel k = rows_kernel(way, p->n, false);
-        const uint32_t step = GROUPS * group_rows(way, p->n);
-        rg_gpu_dispatch(list, &k, p, sizeof *p, (rg_gpu_grid){ceil_div(p->n_out, step), 1, 1});
+        const rows_plan r = plan_rows(rg_gpu_list_info(list), p, way, p->n, false);
+        const rg_gpu_kernel k = rows_kernel(p, way, &r, p->n, false);
+        rg_gpu_dispatch(list, &k, p, sizeof *p, (rg_gpu_grid){ceil_div(p->n_out, r.tile), 1, 1});
         return;
     }
     const uint32_t side = way->side ? way->side : p->n <= 16 ? 1 : p->n <= 32 ? 2 : 4;
-    const rg_gpu_kernel k = tile_kernel(way, side, false);
+    const rg_gpu_kernel k = tile_kernel(p, way, side, false);
     rg_gpu_dispatch(
         list, &k, p, sizeof *p,
         (rg_gpu_grid){ceil_div(p->n_out, RG_GPU_TILE_ROWS), ceil_div(p->n, 16 * side), 1});
 }
 
-uint32_t rg_gpu_slot_groups(const rg_gpu_product_way *way, uint32_t n_out) {
-    return ceil_div(n_out, GROUPS * group_rows(way, 1));
+uint32_t rg_gpu_slot_groups(uint32_t n_in, uint32_t n_out) {
+    return ceil_div(n_out, tile_rows(n_in, slot_rows(n_in)));
 }
 
 void rg_gpu_mul_slots(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way,
                       const rg_gpu_buffer *grid, size_t offset) {
-    const rg_gpu_kernel k = rows_kernel(way, 1, true);
+    const rows_plan r = plan_rows(rg_gpu_list_info(list), p, way, 1, true);
+    const rg_gpu_kernel k = rows_kernel(p, way, &r, 1, true);
     if (grid) {
         rg_gpu_dispatch_indirect(list, &k, p, sizeof *p, grid, offset);
     } else {
         rg_gpu_dispatch(list, &k, p, sizeof *p,
-                        (rg_gpu_grid){rg_gpu_slot_groups(way, p->n_out), p->n, 1});
+                        (rg_gpu_grid){rg_gpu_slot_groups(p->n_in, p->n_out), p->n, 1});
     }
 }
 
 void rg_gpu_mul_tiles(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way,
                       const rg_gpu_buffer *grid, size_t offset) {
-    const rg_gpu_kernel k = tile_kernel(way, way->side, true);
+    const rg_gpu_kernel k = tile_kernel(p, way, way->side, true);
     rg_gpu_dispatch_indirect(list, &k, p, sizeof *p, grid, offset);
 }
 
@@ -113,9 +197,20 @@ static void run(rg_gpu_list *list, const char *program, const uint32_t *spec, ui
 #define PUSH(a, last) (a), offsetof(__typeof__(*(a)), last) + sizeof(a)->last
 
 void rg_gpu_embed(rg_gpu_list *list, const rg_gpu_embed_args *a, rg_type type, uint32_t rows) {
-    const uint32_t spec[] = {(uint32_t)type};
-    run(list, "embed", spec, 1, PUSH(a, row_bytes),
-        (rg_gpu_grid){ceil_div(ceil_div(a->n, 16), 64), rows, 1});
+    const uint32_t spec[] = {(uint32_t)type, grid_pairs(type)};
+    run(list, "embed", spec, 2, PUSH(a, row_bytes),
+        (rg_gpu_grid){ceil_div(ceil_div(a->n, 32), 64), rows, 1});
+}
+
+void rg_gpu_quantize(rg_gpu_list *list, const rg_gpu_quantize_args *a, uint32_t rows) {
+    for (uint32_t first = 0; first < rows; first += GRID_MAX) {
+        rg_gpu_quantize_args part = *a;
+        const uint32_t n = rows - first < GRID_MAX ? rows - first : GRID_MAX;
+        part.x += (uint64_t)first * a->x_stride * sizeof(float);
+        part.y += (uint64_t)first * rg_gpu_act_bytes(a->n);
+        run(list, "quantize", NULL, 0, PUSH(&part, x_stride),
+            (rg_gpu_grid){ceil_div(a->n, 512), n, 1});
+    }
 }
 
 void rg_gpu_norm(rg_gpu_list *list, const rg_gpu_norm_args *a, rg_gpu_norm_mode mode,

@@ -78,8 +78,13 @@ static rg_code create_device(rg_gpu *gpu, rg_status *st) {
                                            .queueFamilyIndex = gpu->family,
                                            .queueCount = 1,
                                            .pQueuePriorities = &priority};
+    static const char *const dot_name[] = {VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME};
+    VkPhysicalDeviceShaderIntegerDotProductFeaturesKHR dot = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES_KHR,
+        .shaderIntegerDotProduct = VK_TRUE};
     VkPhysicalDeviceVulkan12Features f12 = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
+        .pNext = gpu->info.dot ? &dot : NULL,
         .storageBuffer8BitAccess = VK_TRUE,
         .shaderInt8 = VK_TRUE,
         .scalarBlockLayout = VK_TRUE,
@@ -96,7 +101,9 @@ static rg_code create_device(rg_gpu *gpu, rg_status *st) {
     const VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
                                      .pNext = &f,
                                      .queueCreateInfoCount = 1,
-                                     .pQueueCreateInfos = &queue};
+                                     .pQueueCreateInfos = &queue,
+                                     .enabledExtensionCount = gpu->info.dot ? 1 : 0,
+                                     .ppEnabledExtensionNames = dot_name};
     const VkResult r = gpu->instance.vk.CreateDevice(gpu->physical, &info, NULL, &gpu->device);
     if (r != VK_SUCCESS) return rg_vk_fail(gpu, r, "opening", st);
     rg_vk *vk = &gpu->instance.vk;

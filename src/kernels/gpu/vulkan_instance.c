@@ -34,6 +34,18 @@ static bool has_layer(const rg_vk *vk, const char *name) {
     return false;
 }
 
+/* A driver that is newer than the layer asks vkGetDeviceProcAddr for names of its own that the
+ * layer takes for functions of an instance (NVIDIA 580: ...VideoEncodeQualityLevel...). We ask for
+ * the functions of RG_VK_DEVICE alone: a complaint about any other name is not about us. */
+static bool is_drivers_own(const char *message) {
+    if (!strstr(message, "vkGetDeviceProcAddr(): pName")) return false;
+#define RG_VK_IS_OURS(name)                                                                        \
+    if (strstr(message, "vk" #name " ")) return false;
+    RG_VK_DEVICE(RG_VK_IS_OURS)
+#undef RG_VK_IS_OURS
+    return true;
+}
+
 static VKAPI_ATTR VkBool32 VKAPI_CALL hear(VkDebugUtilsMessageSeverityFlagBitsEXT severity,
                                            VkDebugUtilsMessageTypeFlagsEXT types,
                                            const VkDebugUtilsMessengerCallbackDataEXT *data,
@@ -44,6 +56,7 @@ static VKAPI_ATTR VkBool32 VKAPI_CALL hear(VkDebugUtilsMessageSeverityFlagBitsEX
                       VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT))) {
         return VK_FALSE;
     }
+    if (is_drivers_own(data->pMessage)) return VK_FALSE;
     if (atomic_fetch_add(&i->complaints, 1) == 0) {
         snprintf(i->first_complaint, sizeof i->first_complaint, "%s", data->pMessage);
     }
@@ -162,6 +175,31 @@ static const char *missing(const rg_vk *vk, VkPhysicalDevice device, uint32_t ap
     return "";
 }
 
+#define EXTENSIONS_MAX 512u
+
+bool rg_vk_has_extension(const rg_vk *vk, VkPhysicalDevice device, const char *name) {
+    uint32_t n = EXTENSIONS_MAX;
+    VkExtensionProperties *all = rg_alloc(n, sizeof *all, NULL);
+    bool found = false;
+    if (!all) return false;
+    const VkResult r = vk->EnumerateDeviceExtensionProperties(device, NULL, &n, all);
+    for (uint32_t i = 0; (r == VK_SUCCESS || r == VK_INCOMPLETE) && i < n && !found; i++)
+        found = strcmp(all[i].extensionName, name) == 0;
+    rg_free(all);
+    return found;
+}
+
+static bool has_dot(const rg_vk *vk, VkPhysicalDevice device) {
+    if (!rg_vk_has_extension(vk, device, VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME))
+        return false;
+    VkPhysicalDeviceShaderIntegerDotProductFeaturesKHR dot = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES_KHR};
+    VkPhysicalDeviceFeatures2 f = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
+                                   .pNext = &dot};
+    vk->GetPhysicalDeviceFeatures2(device, &f);
+    return dot.shaderIntegerDotProduct;
+}
+
 static void describe_memory(const rg_vk *vk, VkPhysicalDevice device, rg_gpu_info *out) {
     VkPhysicalDeviceMemoryProperties m;
     vk->GetPhysicalDeviceMemoryProperties(device, &m);
@@ -202,6 +240,7 @@ void rg_vk_describe(const rg_vk_instance *i, VkPhysicalDevice device, rg_gpu_inf
                                          : 0.0};
     snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof out->name - 1, q->deviceName);
     out->usable = out->missing[0] == 0;
+    out->dot = has_dot(&i->vk, device);
     describe_memory(&i->vk, device, out);
 }
 

@@ -64,10 +64,24 @@ void rg_vk_pipelines_close(rg_gpu *gpu) {
     gpu->n_pipeline = 0;
 }
 
-static VkShaderModule module_of(rg_gpu *gpu, const char *name, rg_status *st) {
+/* Index of NAME, or of NAME_dot where the device has such products; the count when there is none.
+ */
+static size_t find_program(const rg_gpu *gpu, const char *name) {
+    const size_t len = strlen(name);
+    size_t found = rg_gpu_program_count;
     for (size_t i = 0; i < rg_gpu_program_count; i++) {
+        const char *own = rg_gpu_programs[i].name;
+        if (strncmp(own, name, len) != 0) continue;
+        if (gpu->info.dot && strcmp(own + len, "_dot") == 0) return i;
+        if (!own[len]) found = i;
+    }
+    return found;
+}
+
+static VkShaderModule module_of(rg_gpu *gpu, const char *name, rg_status *st) {
+    const size_t i = find_program(gpu, name);
+    if (i < rg_gpu_program_count) {
         const rg_gpu_program *p = &rg_gpu_programs[i];
-        if (strcmp(p->name, name) != 0) continue;
         if (gpu->modules[i]) return gpu->modules[i];
         const VkShaderModuleCreateInfo info = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
                                                .codeSize = p->n_word * sizeof(uint32_t),
@@ -237,7 +251,8 @@ static bool prepare(rg_gpu_list *list, const rg_gpu_kernel *kernel, const void *
     vk->CmdPushConstants(list->buffer, list->gpu->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
                          (uint32_t)push_bytes, push);
     if (list->stamps && list->n_dispatch < list->query_cap / 2)
-        list->times[list->n_dispatch] = (rg_gpu_time){.program = kernel->program};
+        list->times[list->n_dispatch] =
+            (rg_gpu_time){.program = kernel->program, .first = kernel->spec[0]};
     stamp(list, 2 * list->n_dispatch);
     return true;
 }
@@ -250,6 +265,8 @@ static void finish(rg_gpu_list *list) {
 void rg_gpu_dispatch(rg_gpu_list *list, const rg_gpu_kernel *kernel, const void *push,
                      size_t push_bytes, rg_gpu_grid grid) {
     if (!grid.x || !grid.y || !grid.z || !prepare(list, kernel, push, push_bytes)) return;
+    if (list->stamps && list->n_dispatch < list->query_cap / 2)
+        list->times[list->n_dispatch].groups = grid.x;
     list->gpu->instance.vk.CmdDispatch(list->buffer, grid.x, grid.y, grid.z);
     finish(list);
 }
@@ -310,6 +327,10 @@ rg_code rg_gpu_list_end(rg_gpu_list *list, rg_status *st) {
     show_host(list);
     const VkResult r = list->gpu->instance.vk.EndCommandBuffer(list->buffer);
     return r == VK_SUCCESS ? RG_OK : rg_vk_fail(list->gpu, r, "recording", st);
+}
+
+const rg_gpu_info *rg_gpu_list_info(const rg_gpu_list *list) {
+    return &list->gpu->info;
 }
 
 uint32_t rg_gpu_list_dispatches(const rg_gpu_list *list) {
