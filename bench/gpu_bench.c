@@ -73,7 +73,7 @@ static rg_code bench_read(bench *b) {
 }
 
 static rg_code bench_product(bench *b, rg_type type, uint32_t cols, uint32_t group, uint32_t side,
-                             bool direct) {
+                             bool no_matrix) {
     const rg_type_info *info = rg_type_get((uint32_t)type);
     const uint32_t n_in = info->block_elems == 256 ? N_IN : N_IN_SMALL * 4;
     const size_t row = rg_row_bytes(type, n_in);
@@ -92,19 +92,19 @@ static rg_code bench_product(bench *b, rg_type type, uint32_t cols, uint32_t gro
                               .x_div = 1,
                               .div = 1.0f,
                               .n = cols};
-    const rg_gpu_product_way way = {.type = type, .group_rows = group, .side = side, .direct = direct};
+    const rg_gpu_product_way way = {.type = type, .group_rows = group, .side = side, .no_matrix = no_matrix};
     double ns = 0;
     rg_gpu_list_begin(b->list, true);
     rg_gpu_mul(b->list, &p, &way);
     RG_TRY(time_list(b, &ns));
     const double bytes = (double)n_out * (double)row;
     if (cols <= RG_GPU_ROWS_MAX) {
-        printf("mul\t%s\t%u\t%.4f\t%.1f GB/s\t%.1f %%\tgroup %u%s\n", info->name, cols, ns * 1e-6,
-               bytes / ns, 100.0 * bytes / ns / b->ceiling, group, direct ? " direct" : "");
+        printf("mul\t%s\t%u\t%.4f\t%.1f GB/s\t%.1f %%\tgroup %u\n", info->name, cols, ns * 1e-6,
+               bytes / ns, 100.0 * bytes / ns / b->ceiling, group);
     } else {
         const double flop = 2.0 * (double)n_out * n_in * cols;
-        printf("tile\t%s\t%u\t%.4f\t%.1f GFLOP/s\t\tside %u\n", info->name, cols, ns * 1e-6,
-               flop / ns, side);
+        printf("tile\t%s\t%u\t%.4f\t%.1f GFLOP/s\t\tside %u%s\n", info->name, cols, ns * 1e-6,
+               flop / ns, side, no_matrix ? " without matrix units" : "");
     }
     fflush(stdout);
     return RG_OK;
@@ -115,13 +115,15 @@ static rg_code bench_type(bench *b, rg_type type) {
     for (size_t i = 0; i < RG_ARRAY_LEN(cols); i++) {
         RG_TRY(bench_product(b, type, cols[i], 0, 0, false));
         for (uint32_t group = 1; b->sweep && group <= 4; group *= 2) {
-            if (group * cols[i] > 16) continue;
+            if (group * cols[i] > 32) continue;
             RG_TRY(bench_product(b, type, cols[i], group, 0, false));
-            RG_TRY(bench_product(b, type, cols[i], group, 0, true));
         }
     }
-    for (uint32_t side = b->sweep ? 1 : 4; side <= 4; side *= 2)
+    RG_TRY(bench_product(b, type, COLS_MAX, 0, 0, false));
+    for (uint32_t side = 1; b->sweep && side <= 4; side *= 2) {
         RG_TRY(bench_product(b, type, COLS_MAX, 0, side, false));
+        RG_TRY(bench_product(b, type, COLS_MAX, 0, side, true));
+    }
     return RG_OK;
 }
 

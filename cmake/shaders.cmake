@@ -31,7 +31,7 @@ function(rg_gpu_programs target)
     list(APPEND binaries ${dir}/${name}.spv)
     # Programs over product.glsl once more, with one instruction for the product of four bytes.
     file(STRINGS ${program} uses REGEX "product.glsl")
-    if(uses)
+    if(uses AND NOT name STREQUAL "mul_mat") # which has it anyway
       string(REPLACE ${name}.spv ${name}_dot.spv check_dot "${check}")
       add_custom_command(OUTPUT ${dir}/${name}_dot.spv
         COMMAND ${RG_GLSLANG} -V --quiet --target-env vulkan1.2 -DRG_DOT -o ${dir}/${name}_dot.spv
@@ -40,7 +40,9 @@ function(rg_gpu_programs target)
         DEPENDS ${program} ${pieces} VERBATIM)
       list(APPEND binaries ${dir}/${name}_dot.spv)
     endif()
-    if(RG_SPIRV_CROSS)
+    file(STRINGS ${program} own REGEX "NV_cooperative_matrix") # of one vendor
+    if(RG_SPIRV_CROSS AND NOT own)
+      list(APPEND translated ${program})
       add_custom_command(OUTPUT ${dir}/${name}.metal
         COMMAND ${RG_SPIRV_CROSS} --msl --msl-version 20300 --output ${dir}/${name}.metal
           ${dir}/${name}.spv
@@ -57,7 +59,7 @@ function(rg_gpu_programs target)
     if(RG_TESTS)
       set(all ALL)
       add_test(NAME metal_test COMMAND ${RG_PYTHON} ${CMAKE_SOURCE_DIR}/tests/metal_test.py ${dir}
-        ${programs})
+        ${translated})
     endif()
     add_custom_target(metal ${all} DEPENDS ${metals})
   endif()

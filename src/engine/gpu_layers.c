@@ -27,7 +27,12 @@ static input wide(const rg_gpu_rec *r, const float *x) {
     return (input){x, r->g->codes.wide};
 }
 
-/* Makes the codes; only such widths have quantised weights. */
+/* Only rows of whole groups are read by quantised weights. */
+static rg_gpu_ptr codes_at(const uint8_t *codes, uint32_t n) {
+    return n % 32 ? 0 : rg_at(codes);
+}
+
+/* Makes the codes. */
 static void quantize(const rg_gpu_rec *r, input in, uint32_t n, uint32_t rows) {
     if (n % 32) return;
     const rg_gpu_quantize_args a = {
@@ -92,10 +97,10 @@ void rg_gpu_rec_hc_read(const rg_gpu_rec *r, const rg_hc_weights *w, const float
                                    .x_stride = hp->n_hc * hp->n_embd,
                                    .y_stride = hp->n_hc * hp->n_embd,
                                    .eps = hp->rms_eps,
+                                   .codes = codes_at(r->g->codes.wide, hp->n_embd),
                                    .code = code};
     rg_gpu_norm(r->list, &norm, RG_GPU_RMS, rows * hp->n_hc);
     sync(r); /* normed */
-    quantize(r, wide(r, s->normed), hp->n_hc * hp->n_embd, rows);
     multiply(r, &w->down, wide(r, s->normed), s->low, rows, RG_GPU_SILU, H);
     if (w->inject.data)
         multiply(r, &w->inject, wide(r, s->normed), s->inject, rows, RG_GPU_SIGMOID2, H);
@@ -106,11 +111,11 @@ void rg_gpu_rec_hc_read(const rg_gpu_rec *r, const rg_hc_weights *w, const float
     const rg_gpu_hc_mix_args mix = {.gate = rg_at(s->mix),
                                     .normed = rg_at(s->normed),
                                     .u = rg_at(s->u),
+                                    .codes = codes_at(r->g->codes.u, hp->n_embd),
                                     .n = hp->n_embd,
                                     .n_hc = hp->n_hc};
     rg_gpu_hc_mix(r->list, &mix, rows);
     sync(r); /* u */
-    quantize(r, u_of(r), hp->n_embd, rows);
 }
 
 static void write_back(const rg_gpu_rec *r, const float *y, bool experts) {
@@ -208,10 +213,10 @@ static void gdn_layer(const rg_gpu_rec *r, uint32_t layer) {
                                    .per = Hv,
                                    .x_stride = Hv * D,
                                    .y_stride = Hv * D,
-                                   .eps = hp->rms_eps};
+                                   .eps = hp->rms_eps,
+                                   .codes = codes_at(r->g->codes.wide, D)};
     rg_gpu_norm(r->list, &norm, RG_GPU_RMS_GATED, T * Hv);
     sync(r); /* gdn_o */
-    quantize(r, wide(r, s->gdn_o), Hv * D, T);
     plain(r, &w->out, wide(r, s->gdn_o), s->y, T);
     sync(r); /* y */
 }
@@ -473,10 +478,12 @@ void rg_gpu_rec_shared(const rg_gpu_rec *r, uint32_t layer, const rg_mat *next_r
     if (next_router) plain(r, next_router, u_of(r), s->ahead, T);
     sync(r); /* hidden and up of the shared expert; the choice of experts */
     const rg_gpu_silu_mul_args act = {
-        .g = rg_at(s->shared_hidden), .u = rg_at(s->shared_up), .n = hp->n_ff_shared};
+        .g = rg_at(s->shared_hidden),
+        .u = rg_at(s->shared_up),
+        .codes = codes_at(hidden.codes, hp->n_ff_shared),
+        .n = hp->n_ff_shared};
     rg_gpu_silu_mul(r->list, &act, T);
     sync(r); /* shared hidden */
-    quantize(r, hidden, hp->n_ff_shared, T);
     plain(r, &w->shared_down, hidden, s->shared_out, T);
 }
 
@@ -515,8 +522,11 @@ static expert_set experts_of(const rg_gpu_rec *r, uint32_t layer, bool tiles) {
 }
 
 static void activate(const rg_gpu_rec *r, uint32_t layer) {
-    const rg_gpu_silu_mul_args act = {
-        .g = rg_at(r->g->s.gate), .u = rg_at(r->g->s.up), .n = r->core->w.layers[layer].moe.n_ff};
+    const uint32_t n_ff = r->core->w.layers[layer].moe.n_ff;
+    const rg_gpu_silu_mul_args act = {.g = rg_at(r->g->s.gate),
+                                      .u = rg_at(r->g->s.up),
+                                      .codes = codes_at(r->g->codes.hidden, n_ff),
+                                      .n = n_ff};
     rg_gpu_silu_mul(r->list, &act, r->win->T * r->core->hp->n_expert_used);
 }
 
@@ -529,7 +539,7 @@ static void run_slots(const rg_gpu_rec *r, uint32_t layer, const expert_set *e,
         activate(r, layer);
     }
     sync(r); /* hidden */
-    quantize(r, hidden_of(r), e->down.n_in, e->down.n);
+    if (e->fused) quantize(r, hidden_of(r), e->down.n_in, e->down.n);
     rg_gpu_mul_slots(r->list, &e->down, &e->down_way, grids, grids ? offset + 12 : 0);
 }
 
@@ -540,7 +550,6 @@ static void run_tiles(const rg_gpu_rec *r, uint32_t layer, const expert_set *e,
     sync(r); /* gate, up */
     activate(r, layer);
     sync(r); /* hidden */
-    quantize(r, hidden_of(r), e->down.n_in, e->down.n);
     rg_gpu_mul_tiles(r->list, &e->down, &e->down_way, grids, offset + 12);
 }
 

@@ -179,8 +179,14 @@ static void check_type(draws *d, const format *f, uint32_t n_in, const uint32_t 
     const char *name = rg_type_get((uint32_t)f->type)->name;
     for (size_t t = 0; t < ROWS; t++)
         memcpy(want + t * N_OUT, s.want + t * N_EXP * N_OUT, sizeof(double) * N_OUT);
-    const rg_gpu_product_way way = {.type = f->type, .side = n > 2 ? 0 : 2};
+    rg_gpu_product_way way = {.type = f->type, .side = 2};
     multiply(&s, &way, ROWS, first);
+    way.no_matrix = true;
+    for (way.side = n > 3 ? 4 : 1; way.side; way.side = way.side == 4 ? 1 : 0) {
+        multiply(&s, &way, ROWS, got);
+        assert_memory_equal(got, first, sizeof(float) * ROWS * N_OUT);
+    }
+    way.side = 0; /* few rows of weights: blocks of eight rows of x */
     expect_nmse(first, want, (size_t)ROWS * N_OUT, BOUND, name);
     for (size_t i = 0; i < n; i++) {
         multiply(&s, &way, rows[i], got);
@@ -199,7 +205,7 @@ static void check_type(draws *d, const format *f, uint32_t n_in, const uint32_t 
 static void every_type_near_double(void **state) {
     (void)state;
     draws d = draws_start("every_type_near_double", 4242);
-    static const uint32_t few[] = {1, 9}, all[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17};
+    static const uint32_t few[] = {1, 9}, all[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, ROWS};
     for (size_t i = 0; i < RG_ARRAY_LEN(formats); i++) {
         const bool wide = formats[i].type == RG_TYPE_IQ2_XS;
         check_type(&d, &formats[i], 768, wide ? all : few, wide ? 11 : 2);

@@ -40,6 +40,7 @@ typedef struct rg_gpu_info {
     uint32_t subgroup_size; /* the usual one */
     uint32_t shared_bytes;  /* of a workgroup */
     bool dot;               /* multiplies four bytes in one instruction */
+    bool matrix;            /* has matrix units for bytes that mul_mat.comp can use */
     double stamp_ns;        /* a tick of the time stamps; 0: none */
 } rg_gpu_info;
 
@@ -77,6 +78,7 @@ typedef enum rg_gpu_place {
 typedef struct rg_gpu_buffer {
     uint64_t address; /* on the device; 0 = no buffer */
     void *mapped;     /* NULL when the host cannot see it */
+    bool uncached;    /* mapped, but slow for the host to read: rg_gpu_read goes another way */
     size_t bytes;
     void *handle, *memory; /* the driver's */
 } rg_gpu_buffer;

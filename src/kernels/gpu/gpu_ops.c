@@ -42,6 +42,7 @@ bool rg_gpu_computes(rg_type type) {
 #define ROW_THREADS 128u   /* of a workgroup of mul_rows */
 #define CLASSES     8u     /* of a stream: product.glsl */
 #define FEW         256u   /* workgroups that keep a large device busy */
+#define NARROW      64u    /* matrices of so few rows would leave it idle in tiles */
 
 bool rg_gpu_takes_floats(rg_type type) {
     return type == RG_TYPE_F32 || type == RG_TYPE_F16 || type == RG_TYPE_BF16;
@@ -89,58 +90,33 @@ static uint32_t slot_rows(uint32_t n_in) {
     return streams_of(n_in) <= 2 ? 2 : 1;
 }
 
-/* Vectors of 16 bytes that a stretch of rows takes in shared memory, in steps, so that there are
- * few different pipelines. */
-static uint32_t stage_of(uint32_t row_bytes, uint32_t tile) {
-    const uint32_t step = 256;
-    return ceil_div((row_bytes * tile + 30) / 16, step) * step;
-}
-
-/* Bytes of shared memory beside the stage. */
-static uint32_t other_shared(const rg_gpu_product_way *way, uint32_t cols, uint32_t rows,
-                             uint32_t lanes) {
-    const uint32_t sets = way->fused ? 2 : 1;
-    return sets * ROW_THREADS / lanes * rows * cols * (lanes + 1) * 4 + grid_pairs(way->type) * 8;
-}
-
-#define STAGE_WANTED 24576u /* bytes: some workgroups together fit a compute unit */
-
-typedef struct rows_plan {
-    uint32_t rows, tile, stage;
-} rows_plan;
-
-/* Rows of a lane and the stage; changes no bit. */
-static rows_plan plan_rows(const rg_gpu_info *info, const rg_gpu_product *p,
-                           const rg_gpu_product_way *way, uint32_t cols, bool pair) {
-    const uint32_t lanes = CLASSES * streams_of(p->n_in), sets = way->fused ? 2 : 1;
-    const bool staged = !way->direct && !rg_gpu_takes_floats(way->type);
-    uint32_t rows = way->group_rows ? way->group_rows : 4;
-    if (pair) rows = slot_rows(p->n_in);
-    while (!pair && !way->group_rows && rows > 1) {
-        const uint32_t tile = tile_rows(p->n_in, rows);
-        const bool fits = !staged || 16 * stage_of(p->row_bytes, tile) <= STAGE_WANTED;
-        if (fits && rows * cols <= 16 && p->n_out / tile >= FEW) break;
+/* Rows of a lane; changes no bit. */
+static uint32_t lane_rows(const rg_gpu_product *p, const rg_gpu_product_way *way, uint32_t cols) {
+    if (way->group_rows) return way->group_rows;
+    uint32_t rows = cols == 1 ? 2 : 4;
+    while (rows > 1 && (rows * cols > 16 || p->n_out / tile_rows(p->n_in, rows) < FEW))
         rows /= 2;
-    }
-    rows_plan r = {.rows = rows, .tile = tile_rows(p->n_in, rows), .stage = 1};
-    const uint32_t stage = sets * stage_of(p->row_bytes, r.tile);
-    if (staged && 16 * stage + other_shared(way, cols, rows, lanes) <= info->shared_bytes)
-        r.stage = stage;
-    return r;
+    return rows;
 }
 
 static rg_gpu_kernel rows_kernel(const rg_gpu_product *p, const rg_gpu_product_way *way,
-                                 const rows_plan *r, uint32_t cols, bool pair) {
+                                 uint32_t rows, uint32_t cols, bool pair) {
     return (rg_gpu_kernel){.program = "mul_rows",
-                           .spec = {(uint32_t)way->type, grid_pairs(way->type), r->stage, cols,
-                                    r->rows, streams_of(p->n_in), (uint32_t)way->epilogue, pair,
+                           .spec = {(uint32_t)way->type, grid_pairs(way->type), cols, rows,
+                                    streams_of(p->n_in), (uint32_t)way->epilogue, pair,
                                     way->fused},
-                           .n_spec = 9};
+                           .n_spec = 8};
 }
 
-static rg_gpu_kernel tile_kernel(const rg_gpu_product *p, const rg_gpu_product_way *way,
-                                 uint32_t side, bool pair) {
-    return (rg_gpu_kernel){.program = "mul_tile",
+/* Whether matrix units make the tiles. */
+static bool by_matrix(const rg_gpu_list *list, const rg_gpu_product_way *way) {
+    return rg_gpu_list_info(list)->matrix && !way->no_matrix && !rg_gpu_takes_floats(way->type) &&
+           way->type != RG_TYPE_NVFP4;
+}
+
+static rg_gpu_kernel tile_kernel(const rg_gpu_list *list, const rg_gpu_product *p,
+                                 const rg_gpu_product_way *way, uint32_t side, bool pair) {
+    return (rg_gpu_kernel){.program = by_matrix(list, way) ? "mul_mat" : "mul_tile",
                            .spec = {(uint32_t)way->type, grid_pairs(way->type), side,
                                     (uint32_t)way->epilogue, pair, streams_of(p->n_in)},
                            .n_spec = 6};
@@ -148,14 +124,18 @@ static rg_gpu_kernel tile_kernel(const rg_gpu_product *p, const rg_gpu_product_w
 
 void rg_gpu_mul(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way) {
     _Static_assert(sizeof *p == 112, "as product.glsl");
-    if (p->n <= RG_GPU_ROWS_MAX) {
-        const rows_plan r = plan_rows(rg_gpu_list_info(list), p, way, p->n, false);
-        const rg_gpu_kernel k = rows_kernel(p, way, &r, p->n, false);
-        rg_gpu_dispatch(list, &k, p, sizeof *p, (rg_gpu_grid){ceil_div(p->n_out, r.tile), 1, 1});
+    const bool narrow = p->n_out <= NARROW && !way->side;
+    if (p->n <= RG_GPU_ROWS_MAX || narrow) {
+        const uint32_t cols = p->n <= RG_GPU_ROWS_MAX ? p->n : RG_GPU_ROWS_MAX;
+        const uint32_t rows = lane_rows(p, way, cols);
+        const rg_gpu_kernel k = rows_kernel(p, way, rows, cols, false);
+        const uint32_t groups = ceil_div(p->n_out, tile_rows(p->n_in, rows));
+        rg_gpu_dispatch(list, &k, p, sizeof *p, (rg_gpu_grid){groups, ceil_div(p->n, cols), 1});
         return;
     }
-    const uint32_t side = way->side ? way->side : p->n <= 16 ? 1 : p->n <= 32 ? 2 : 4;
-    const rg_gpu_kernel k = tile_kernel(p, way, side, false);
+    uint32_t side = way->side ? way->side : p->n <= 16 ? 1 : p->n <= 32 ? 2 : 4;
+    if (!way->side && p->n > 64 && by_matrix(list, way)) side = 8;
+    const rg_gpu_kernel k = tile_kernel(list, p, way, side, false);
     rg_gpu_dispatch(
         list, &k, p, sizeof *p,
         (rg_gpu_grid){ceil_div(p->n_out, RG_GPU_TILE_ROWS), ceil_div(p->n, 16 * side), 1});
@@ -167,8 +147,7 @@ uint32_t rg_gpu_slot_groups(uint32_t n_in, uint32_t n_out) {
 
 void rg_gpu_mul_slots(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way,
                       const rg_gpu_buffer *grid, size_t offset) {
-    const rows_plan r = plan_rows(rg_gpu_list_info(list), p, way, 1, true);
-    const rg_gpu_kernel k = rows_kernel(p, way, &r, 1, true);
+    const rg_gpu_kernel k = rows_kernel(p, way, slot_rows(p->n_in), 1, true);
     if (grid) {
         rg_gpu_dispatch_indirect(list, &k, p, sizeof *p, grid, offset);
     } else {
@@ -179,7 +158,7 @@ void rg_gpu_mul_slots(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_p
 
 void rg_gpu_mul_tiles(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way,
                       const rg_gpu_buffer *grid, size_t offset) {
-    const rg_gpu_kernel k = tile_kernel(p, way, way->side, true);
+    const rg_gpu_kernel k = tile_kernel(list, p, way, way->side, true);
     rg_gpu_dispatch_indirect(list, &k, p, sizeof *p, grid, offset);
 }
 
@@ -222,13 +201,14 @@ void rg_gpu_norm(rg_gpu_list *list, const rg_gpu_norm_args *a, rg_gpu_norm_mode 
         const uint32_t n = rows - first < most ? rows - first : most;
         part.x += (uint64_t)(first / a->per) * a->x_stride * sizeof(float);
         part.y += (uint64_t)(first / a->per) * a->y_stride * sizeof(float);
+        if (part.codes) part.codes += (uint64_t)(first / a->per) * rg_gpu_act_bytes(a->per * a->n);
         if (part.gate) part.gate += (uint64_t)first * a->n * sizeof(float);
         run(list, "norm", spec, 1, PUSH(&part, code), (rg_gpu_grid){n, 1, 1});
     }
 }
 
 void rg_gpu_hc_mix(rg_gpu_list *list, const rg_gpu_hc_mix_args *a, uint32_t rows) {
-    run(list, "hc_mix", NULL, 0, PUSH(a, n_hc), (rg_gpu_grid){ceil_div(a->n, 128), rows, 1});
+    run(list, "hc_mix", NULL, 0, PUSH(a, n_hc), (rg_gpu_grid){ceil_div(a->n, 512), rows, 1});
 }
 
 void rg_gpu_hc_write(rg_gpu_list *list, const rg_gpu_hc_write_args *a, uint32_t rows) {
@@ -242,7 +222,8 @@ void rg_gpu_silu_mul(rg_gpu_list *list, const rg_gpu_silu_mul_args *a, uint32_t 
         const uint32_t n = rows - first < GRID_MAX ? rows - first : GRID_MAX;
         part.g += (uint64_t)first * a->n * sizeof(float);
         part.u += (uint64_t)first * a->n * sizeof(float);
-        run(list, "silu_mul", NULL, 0, PUSH(&part, n), (rg_gpu_grid){ceil_div(a->n, 128), n, 1});
+        if (part.codes) part.codes += (uint64_t)first * rg_gpu_act_bytes(a->n);
+        run(list, "silu_mul", NULL, 0, PUSH(&part, n), (rg_gpu_grid){ceil_div(a->n, 512), n, 1});
     }
 }
 
@@ -280,7 +261,26 @@ void rg_gpu_select(rg_gpu_list *list, const rg_gpu_select_args *a, uint32_t rows
     run(list, "select_blocks", NULL, 0, PUSH(a, keep), (rg_gpu_grid){rows, 1, 1});
 }
 
+#define SHARED_QUERIES 4096u /* floats of shared memory for the queries of a workgroup */
+
+/* Heads of one workgroup of many rows: they share keys and values. */
+static uint32_t heads_together(const rg_gpu_attention_args *a) {
+    const uint32_t group = a->n_head / a->n_kv;
+    uint32_t heads = SHARED_QUERIES / a->D;
+    if (heads > 16) heads = 16;
+    while (heads > 1 && group % heads)
+        heads--;
+    return heads;
+}
+
 void rg_gpu_attention(rg_gpu_list *list, const rg_gpu_attention_args *a, bool f16, uint32_t rows) {
+    if (rows > RG_GPU_ROWS_MAX) {
+        const uint32_t heads = heads_together(a);
+        const uint32_t spec[] = {f16, ceil_div(a->D, 256), heads, a->D};
+        run(list, "attention_rows", spec, 4, PUSH(a, scale),
+            (rg_gpu_grid){a->n_head / heads, rows, 1});
+        return;
+    }
     const uint32_t spec[] = {f16, ceil_div(a->D, 64)};
     run(list, "attention", spec, 2, PUSH(a, scale), (rg_gpu_grid){a->n_head, rows, 1});
 }

@@ -53,8 +53,8 @@ typedef struct rg_gpu_product_way {
     rg_gpu_epilogue epilogue;
     bool fused;          /* y = silu(w x) * (w2 x); rows of slots only */
     uint32_t group_rows; /* rows a lane takes: 1, 2, 4; 0: a choice by shape. Changes no bit */
-    uint32_t side;       /* columns of a thread in a tile: 1, 2, 4; 0: a choice. Changes no bit */
-    bool direct;         /* weights are read where they lie, not through shared memory */
+    uint32_t side;       /* columns of a tile / 16: 1, 2, 4; 0: a choice. Changes no bit */
+    bool no_matrix;      /* leaves matrix units alone. Changes no bit */
 } rg_gpu_product_way;
 
 /* Whether products with such weights take f32 rows of x. */
@@ -92,6 +92,7 @@ typedef enum rg_gpu_norm_mode { RG_GPU_RMS, RG_GPU_RMS_GATED, RG_GPU_L2 } rg_gpu
 
 typedef struct rg_gpu_norm_args {
     rg_gpu_ptr x, w, y, gate, flag;
+    rg_gpu_ptr codes; /* the same as codes, a row for each stretch, n % 32 == 0; 0: none */
     uint32_t n, n_w;
     uint32_t per; /* n_w divides it: rows lie `per` together, x_stride and y_stride floats from
                      stretch to stretch */
@@ -105,6 +106,7 @@ void rg_gpu_norm(rg_gpu_list *list, const rg_gpu_norm_args *a, rg_gpu_norm_mode 
 
 typedef struct rg_gpu_hc_mix_args {
     rg_gpu_ptr gate, normed, u;
+    rg_gpu_ptr codes; /* of u, n % 32 == 0; 0: none */
     uint32_t n, n_hc;
 } rg_gpu_hc_mix_args;
 void rg_gpu_hc_mix(rg_gpu_list *list, const rg_gpu_hc_mix_args *a, uint32_t rows);
@@ -117,7 +119,8 @@ typedef struct rg_gpu_hc_write_args {
 void rg_gpu_hc_write(rg_gpu_list *list, const rg_gpu_hc_write_args *a, uint32_t rows);
 
 typedef struct rg_gpu_silu_mul_args {
-    rg_gpu_ptr g, u; /* g = silu(g) * u */
+    rg_gpu_ptr g, u;  /* g = silu(g) * u */
+    rg_gpu_ptr codes; /* of g, n % 32 == 0; 0: none */
     uint32_t n;
     uint32_t pad;
 } rg_gpu_silu_mul_args;

@@ -200,6 +200,45 @@ static bool has_dot(const rg_vk *vk, VkPhysicalDevice device) {
     return dot.shaderIntegerDotProduct;
 }
 
+#define SHAPES_MAX 256u
+
+/* Products of 16 x 32 by 32 x 16 signed bytes into 32-bit sums, by subgroups of 32 lanes. */
+static bool has_matrix(const rg_vk_instance *in, VkPhysicalDevice device, const rg_gpu_info *info) {
+    const rg_vk *vk = &in->vk;
+    const PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesNV shapes_of =
+        (PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesNV)vk->GetInstanceProcAddr(
+            in->handle, "vkGetPhysicalDeviceCooperativeMatrixPropertiesNV");
+    if (!shapes_of || !info->dot || info->subgroup_size != 32 || info->shared_bytes < 48u << 10 ||
+        !rg_vk_has_extension(vk, device, VK_NV_COOPERATIVE_MATRIX_EXTENSION_NAME)) {
+        return false;
+    }
+    VkPhysicalDeviceCooperativeMatrixFeaturesNV matrix = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV};
+    VkPhysicalDeviceVulkan12Features f12 = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES, .pNext = &matrix};
+    VkPhysicalDeviceFeatures2 f = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
+                                   .pNext = &f12};
+    vk->GetPhysicalDeviceFeatures2(device, &f);
+    if (!matrix.cooperativeMatrix || !f12.vulkanMemoryModel) return false;
+    VkCooperativeMatrixPropertiesNV all[SHAPES_MAX];
+    uint32_t n = SHAPES_MAX;
+    for (uint32_t i = 0; i < n; i++) {
+        all[i] = (VkCooperativeMatrixPropertiesNV){
+            .sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_NV};
+    }
+    const VkResult r = shapes_of(device, &n, all);
+    for (uint32_t i = 0; (r == VK_SUCCESS || r == VK_INCOMPLETE) && i < n; i++) {
+        const VkCooperativeMatrixPropertiesNV *s = &all[i];
+        if (s->MSize == 16 && s->NSize == 16 && s->KSize == 32 &&
+            s->AType == VK_COMPONENT_TYPE_SINT8_NV && s->BType == VK_COMPONENT_TYPE_SINT8_NV &&
+            s->CType == VK_COMPONENT_TYPE_SINT32_NV && s->DType == VK_COMPONENT_TYPE_SINT32_NV &&
+            s->scope == VK_SCOPE_SUBGROUP_NV) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void describe_memory(const rg_vk *vk, VkPhysicalDevice device, rg_gpu_info *out) {
     VkPhysicalDeviceMemoryProperties m;
     vk->GetPhysicalDeviceMemoryProperties(device, &m);
@@ -241,6 +280,7 @@ void rg_vk_describe(const rg_vk_instance *i, VkPhysicalDevice device, rg_gpu_inf
     snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof out->name - 1, q->deviceName);
     out->usable = out->missing[0] == 0;
     out->dot = has_dot(&i->vk, device);
+    out->matrix = has_matrix(i, device, out);
     describe_memory(&i->vk, device, out);
 }
 

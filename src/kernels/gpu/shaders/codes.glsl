@@ -3,8 +3,9 @@
 // into groups of 32 values; a group has one or two scales (of its halves). Formats:
 // src/quant/blocks.h. Ids of types: rg_type.
 //
-// Weights are read at device addresses or, where a workgroup brought them into shared memory first,
-// at byte offsets of that. Grids and value tables lie in shared memory (load_tables).
+// Grids and value tables lie in shared memory (load_tables). Every loop over codes is unrolled:
+// arrays indexed at run time would leave the registers.
+#extension GL_EXT_control_flow_attributes : require
 
 const uint T_F32 = 0u, T_F16 = 1u, T_Q4_0 = 2u, T_Q4_1 = 3u, T_Q5_0 = 6u, T_Q5_1 = 7u, T_Q8_0 = 8u;
 const uint T_Q2_K = 10u, T_Q3_K = 11u, T_Q4_K = 12u, T_Q5_K = 13u, T_Q6_K = 14u;
@@ -20,11 +21,6 @@ const uint G_IQ3S = 7936u, G_NL = 8480u, G_FP4 = 8484u;
 layout(constant_id = 0) const uint TYPE = 0u;
 layout(constant_id = 1) const uint GRID = 1u; // uvec2 of it
 shared uvec2 grid[GRID];
-
-#ifdef RG_STAGED // the program has STAGE: uvec4 of the weights' stretch; 1: they stay
-shared uvec4 stage[STAGE];
-const bool STAGED = STAGE > 1u;
-#endif
 
 bool is_float(uint type) {
     return type == T_F32 || type == T_F16 || type == T_BF16;
@@ -52,26 +48,14 @@ struct Group {
 // ---- reading ------------------------------------------------------------------------------------
 
 uint word_at(uint64_t p) { // aligned
-#ifdef RG_STAGED
-    if (STAGED) {
-        uint i = uint(p) >> 2;
-        return stage[i >> 2][i & 3u];
-    }
-#endif
     return U32(p).v[0];
 }
 
 uint u16_at(uint64_t p) { // even
-#ifdef RG_STAGED
-    if (STAGED) return bitfieldExtract(word_at(p & ~3ul), int(8u * (uint(p) & 2u)), 16);
-#endif
     return uint(U16(p).v[0]);
 }
 
 uint u8_at(uint64_t p) {
-#ifdef RG_STAGED
-    if (STAGED) return bitfieldExtract(word_at(p & ~3ul), int(8u * (uint(p) & 3u)), 8);
-#endif
     return uint(U8(p).v[0]);
 }
 
@@ -140,7 +124,7 @@ uint even_signs(uint code) {
 }
 
 void put(inout Group u, uint at, uvec4 w) {
-    for (uint k = 0u; k < 4u; k++)
+    [[unroll]] for (uint k = 0u; k < 4u; k++)
         u.q[at + k] = w[k];
 }
 
@@ -181,7 +165,7 @@ uint looked_up(uint w) {
 }
 
 void nibbles_looked_up(inout Group u, uvec4 w) {
-    for (uint k = 0u; k < 4u; k++) {
+    [[unroll]] for (uint k = 0u; k < 4u; k++) {
         u.q[k] = looked_up(w[k]);
         u.q[4u + k] = looked_up(w[k] >> 4);
     }
@@ -204,15 +188,15 @@ void group_q8_0(uint64_t b, inout Group u) {
     uint64_t base = b & ~3ul;
     uint odd = uint(b) & 2u, shift = 16u + 8u * odd; // of the codes behind the base
     uint w[9];
-    for (uint k = 0u; k < 9u; k++)
+    [[unroll]] for (uint k = 0u; k < 9u; k++)
         w[k] = word_at(base + 4u * k);
     u.d = unpackHalf2x16(w[0] >> (8u * odd)).x;
-    for (uint k = 0u; k < 8u; k++)
+    [[unroll]] for (uint k = 0u; k < 8u; k++)
         u.q[k] = funnel(w[k], w[k + 1u], shift);
 }
 
 void nibbles(inout Group u, uvec4 w, uint bias) {
-    for (uint k = 0u; k < 4u; k++) {
+    [[unroll]] for (uint k = 0u; k < 4u; k++) {
         uint low = w[k] & 0x0F0F0F0Fu, high = w[k] >> 4 & 0x0F0F0F0Fu;
         u.q[k] = bias != 0u ? minus(low, bias) : low;
         u.q[4u + k] = bias != 0u ? minus(high, bias) : high;
@@ -221,7 +205,7 @@ void nibbles(inout Group u, uvec4 w, uint bias) {
 
 // Nibbles with a fifth bit each.
 void five_bits(inout Group u, uvec4 w, uint bits, uint bias) {
-    for (uint k = 0u; k < 4u; k++) {
+    [[unroll]] for (uint k = 0u; k < 4u; k++) {
         uint low = (w[k] & 0x0F0F0F0Fu) | spread(bits >> (4u * k)) << 4;
         uint high = (w[k] >> 4 & 0x0F0F0F0Fu) | spread(bits >> (16u + 4u * k)) << 4;
         u.q[k] = bias != 0u ? minus(low, bias) : low;
@@ -268,7 +252,7 @@ void group_small(uint64_t row, uint g, inout Group u) {
         u.d = ue4m3_half(u8_at(b + s));
         u.d1 = ue4m3_half(u8_at(b + s + 1u));
         uvec4 w = load_aligned(b + 4u + 8u * s);
-        for (uint k = 0u; k < 4u; k++) { // eight bytes a half: low nibbles, then high ones
+        [[unroll]] for (uint k = 0u; k < 4u; k++) { // eight bytes a half: low nibbles, then high ones
             uint at = 4u * (k >> 1) + (k & 1u);
             u.q[at] = looked_up(w[k]);
             u.q[at + 2u] = looked_up(w[k] >> 4);
@@ -277,13 +261,13 @@ void group_small(uint64_t row, uint g, inout Group u) {
         uint64_t b = row + 18u * (g / 4u);
         uint bits = u32_at(b + 2u + 4u * (g & 3u));
         u.d = f16_at(b);
-        for (uint k = 0u; k < 8u; k++)
+        [[unroll]] for (uint k = 0u; k < 8u; k++)
             u.q[k] = spread(bits >> (4u * k)) * 0xFEu ^ 0xFFFFFFFFu; // 1 or -1
     } else if (TYPE == T_Q2_0) {
         uint64_t b = row + 18u * (g / 2u);
         uint64_t at = b + 2u + 8u * (g & 1u);
         u.d = f16_at(b);
-        for (uint k = 0u; k < 8u; k++)
+        [[unroll]] for (uint k = 0u; k < 8u; k++)
             u.q[k] = minus(spread_2(u8_at(at + k)), 1u);
     }
 }
@@ -323,9 +307,9 @@ void group_q6(uint64_t b, uint e, inout Group u) {
     u.s0 = bitfieldExtract(int(s), 0, 8);
     u.s1 = bitfieldExtract(int(s), 8, 8);
     u.d = f16_at(b + 208u);
-    for (uint i = 0u; i < 2u; i++) {
+    [[unroll]] for (uint i = 0u; i < 2u; i++) {
         uvec4 w = load_16(low + 16u * i), h = load_16(high + 16u * i);
-        for (uint k = 0u; k < 4u; k++) {
+        [[unroll]] for (uint k = 0u; k < 4u; k++) {
             uint code = ((w[k] >> (4u * (j >> 1))) & 0x0F0F0F0Fu) |
                         ((h[k] >> (2u * j)) & 0x03030303u) << 4;
             u.q[4u * i + k] = minus(code, 32u);
@@ -339,9 +323,9 @@ void group_q3(uint64_t b, uint e, inout Group u) {
     u.s0 = int((low & 15u) | (high & 3u) << 4) - 32;
     u.s1 = int((low >> 8 & 15u) | (high >> 8 & 3u) << 4) - 32;
     u.d = f16_at(b + 108u);
-    for (uint i = 0u; i < 2u; i++) {
+    [[unroll]] for (uint i = 0u; i < 2u; i++) {
         uvec4 w = load_16(b + 32u + 32u * (e >> 2) + 16u * i), h = load_16(b + 16u * i);
-        for (uint k = 0u; k < 4u; k++) {
+        [[unroll]] for (uint k = 0u; k < 4u; k++) {
             uint code =
                 ((w[k] >> (2u * (e & 3u))) & 0x03030303u) | ((h[k] >> e) & 0x01010101u) << 2;
             u.q[4u * i + k] = minus(code, 4u);
@@ -361,7 +345,7 @@ void group_k(uint64_t row, uint g, inout Group u) {
         u.s1 = int(s >> 8 & 15u);
         u.m0 = int(s >> 4 & 15u);
         u.m1 = int(s >> 12);
-        for (uint h = 0u; h < 2u; h++) {
+        [[unroll]] for (uint h = 0u; h < 2u; h++) {
             uvec4 w = load_aligned(b + 16u + 32u * (e >> 2) + 16u * h);
             put(u, 4u * h, (w >> (2u * (e & 3u))) & 0x03030303u);
         }
@@ -373,7 +357,7 @@ void group_k(uint64_t row, uint g, inout Group u) {
         pair_6bit(b + 4ul, e, u);
         u.d = dm.x;
         u.dm = -dm.y;
-        for (uint h = 0u; h < 2u; h++) {
+        [[unroll]] for (uint h = 0u; h < 2u; h++) {
             uvec4 w = load_aligned(b + 16u + 32u * (e >> 1) + 16u * h);
             put(u, 4u * h, (w >> (4u * (e & 1u))) & 0x0F0F0F0Fu);
         }
@@ -383,7 +367,7 @@ void group_k(uint64_t row, uint g, inout Group u) {
         pair_6bit(b + 4ul, e, u);
         u.d = dm.x;
         u.dm = -dm.y;
-        for (uint h = 0u; h < 2u; h++) {
+        [[unroll]] for (uint h = 0u; h < 2u; h++) {
             uvec4 w = load_aligned(b + 48u + 32u * (e >> 1) + 16u * h);
             uvec4 top = load_aligned(b + 16u + 16u * h);
             put(u, 4u * h,
@@ -400,15 +384,15 @@ void group_k(uint64_t row, uint g, inout Group u) {
     } else if (TYPE == T_TQ2_0) {
         uint64_t b = row + 66u * i;
         u.d = f16_at(b + 64ul);
-        for (uint h = 0u; h < 2u; h++) {
+        [[unroll]] for (uint h = 0u; h < 2u; h++) {
             uvec4 w = load_16(b + 32u * (e >> 2) + 16u * h) >> (2u * (e & 3u));
-            for (uint k = 0u; k < 4u; k++)
+            [[unroll]] for (uint k = 0u; k < 4u; k++)
                 u.q[4u * h + k] = minus(w[k] & 0x03030303u, 1u);
         }
     } else if (TYPE == T_TQ1_0) {
         uint64_t b = row + 54u * i;
         u.d = f16_at(b + 52ul);
-        for (uint k = 0u; k < 8u; k++) {
+        [[unroll]] for (uint k = 0u; k < 8u; k++) {
             uint x = 32u * e + 4u * k;
             u.q[k] = tq1_code(b, x) | tq1_code(b, x + 1u) << 8 | tq1_code(b, x + 2u) << 16 |
                      tq1_code(b, x + 3u) << 24;
@@ -448,7 +432,7 @@ void group_grid_2(uint64_t row, uint g, inout Group u) {
         uint ix = u32_at(rec), w = u32_at(rec + 4ul);
         u.s0 = u.s1 = odd_scale(w >> 28);
         u.d = f16_at(b) * 0.125;
-        for (uint l = 0u; l < 4u; l++)
+        [[unroll]] for (uint l = 0u; l < 4u; l++)
             grid_8(u, 2u * l, ix >> (8u * l) & 255u, even_signs(w >> (7u * l) & 127u));
     } else if (TYPE == T_IQ2_XS) {
         uint64_t b = row + 74u * i, at = b + 2u + 8u * e;
@@ -457,7 +441,7 @@ void group_grid_2(uint64_t row, uint g, inout Group u) {
         u.s1 = odd_scale(s >> 4);
         u.d = f16_at(b) * 0.125;
         uint both[2] = uint[2](u32_at(at), u32_at(at + 4ul));
-        for (uint l = 0u; l < 4u; l++) {
+        [[unroll]] for (uint l = 0u; l < 4u; l++) {
             uint v = both[l >> 1] >> (16u * (l & 1u)) & 0xFFFFu;
             grid_8(u, 2u * l, v & 511u, even_signs(v >> 9));
         }
@@ -468,7 +452,7 @@ void group_grid_2(uint64_t row, uint g, inout Group u) {
         u.s0 = odd_scale(s);
         u.s1 = odd_scale(s >> 4);
         u.d = f16_at(b) * 0.125;
-        for (uint l = 0u; l < 4u; l++) {
+        [[unroll]] for (uint l = 0u; l < 4u; l++) {
             uint index = (low >> (8u * l) & 255u) | (high >> (2u * l) & 3u) << 8;
             grid_8(u, 2u * l, index, signs >> (8u * l));
         }
@@ -483,7 +467,7 @@ void group_grid_3(uint64_t row, uint g, inout Group u) {
         uint ix[2] = uint[2](u32_at(at), u32_at(at + 4ul));
         u.s0 = u.s1 = odd_scale(w >> 28);
         u.d = f16_at(b) * 0.25;
-        for (uint k = 0u; k < 8u; k++) {
+        [[unroll]] for (uint k = 0u; k < 8u; k++) {
             uint signs = even_signs(w >> (7u * (k >> 1)) & 127u);
             uint entry = grid_word(ix[k >> 2] >> (8u * (k & 3u)) & 255u);
             u.q[k] = with_signs(entry, signs >> (4u * (k & 1u)));
@@ -494,7 +478,7 @@ void group_grid_3(uint64_t row, uint g, inout Group u) {
         uint signs = u32_at(b + 74u + 4u * e), high = u8_at(b + 66u + e);
         u.s0 = u.s1 = odd_scale(u8_at(b + 106u + (e >> 1)) >> (4u * (e & 1u)));
         u.d = f16_at(b);
-        for (uint k = 0u; k < 8u; k++) {
+        [[unroll]] for (uint k = 0u; k < 8u; k++) {
             uint index = (ix[k >> 2] >> (8u * (k & 3u)) & 255u) | (high >> k & 1u) << 8;
             u.q[k] = with_signs(grid_word(index), signs >> (4u * k));
         }
@@ -508,19 +492,19 @@ void group_grid_1(uint64_t row, uint g, inout Group u) {
         uint w = u16_at(b + 34u + 2u * e), ix = u32_at(b + 2u + 4u * e);
         u.s0 = u.s1 = 2 * int(w >> 12 & 7u) + 1;
         u.d = f16_at(b) * 0.125;
-        for (uint l = 0u; l < 4u; l++)
+        [[unroll]] for (uint l = 0u; l < 4u; l++)
             grid_ternary(u, 2u * l, (ix >> (8u * l) & 255u) | (w >> (3u * l) & 7u) << 8, w >> 15);
     } else {
         uint64_t b = row + 56u * i;
         uint bits = 0u;
-        for (uint k = 0u; k < 4u; k++)
+        [[unroll]] for (uint k = 0u; k < 4u; k++)
             bits |= (u16_at(b + 48u + 2u * k) >> 12) << (4u * k);
         uint s = u16_at(b + 48u + 2u * (e >> 1)) >> (6u * (e & 1u));
         uint ix = u32_at(b + 4u * e), high = u16_at(b + 32u + 2u * e);
         u.s0 = 2 * int(s & 7u) + 1;
         u.s1 = 2 * int(s >> 3 & 7u) + 1;
         u.d = unpackHalf2x16(bits).x * 0.125;
-        for (uint l = 0u; l < 4u; l++) {
+        [[unroll]] for (uint l = 0u; l < 4u; l++) {
             uint nib = high >> (4u * l) & 15u;
             grid_ternary(u, 2u * l, (ix >> (8u * l) & 255u) | (nib & 7u) << 8, nib >> 3);
         }

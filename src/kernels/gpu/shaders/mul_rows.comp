@@ -1,20 +1,18 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// y = W x for 1 to 8 rows of x. A workgroup takes some rows of W: it brings their bytes into shared
-// memory in one wide stretch (where they fit), then 8 lanes for each stream take the classes of a
-// row, and one lane a result adds them up. With experts: one slot a workgroup.
-layout(constant_id = 2) const uint STAGE = 1u;
-#define RG_STAGED
+// y = W x, up to 8 rows of x a workgroup (the second dimension of the grid goes on to the next).
+// 8 lanes for each stream take the classes of a row of W, and one lane a result adds them up. With
+// experts: one slot a workgroup.
 #include "product.glsl"
 
 layout(local_size_x = 128) in;
-layout(constant_id = 3) const uint COLS = 1u;
-layout(constant_id = 4) const uint ROWS = 1u;    // of W for a lane
-layout(constant_id = 5) const uint STREAMS = 1u; // of a row
-layout(constant_id = 6) const uint EPI = 0u;
-layout(constant_id = 7) const uint PAIR = 0u;  // one slot of an expert
-layout(constant_id = 8) const uint FUSED = 0u; // y = silu(w x) * (w2 x)
+layout(constant_id = 2) const uint COLS = 1u;
+layout(constant_id = 3) const uint ROWS = 1u;    // of W for a lane
+layout(constant_id = 4) const uint STREAMS = 1u; // of a row
+layout(constant_id = 5) const uint EPI = 0u;
+layout(constant_id = 6) const uint PAIR = 0u;  // one slot of an expert
+layout(constant_id = 7) const uint FUSED = 0u; // y = silu(w x) * (w2 x)
 
 const uint SETS = 1u + FUSED;
 const uint LANES = 8u * STREAMS;           // of a row
@@ -29,29 +27,42 @@ float total(uint at) {
     return s;
 }
 
-// Brings `bytes` bytes at w to shared memory; returns where they begin there.
-uint bring(uint tid, uint64_t w, uint bytes, uint first) {
-    uint lead = uint(w) & 15u, n = (lead + bytes + 15u) / 16u;
-    U32x4 from = U32x4(w & ~15ul);
-    for (uint i = tid; i < n; i += 128u)
-        stage[first + i] = from.v[i];
-    return 16u * first + lead;
-}
-
 // Of this lane: rows of W, rows of x, sums.
 uint64_t row[N], x[COLS];
 float acc[N * COLS];
 
-void floats_at(uint g) {
-    uint last = min(32u * g + 32u, p.n_in);
-    for (uint i = 32u * g; i < last; i++) {
-        float w[N];
+void add_floats(float w[N], uint i) {
+    [[unroll]] for (uint c = 0u; c < COLS; c++) {
+        float v = F32(x[c]).v[i];
         [[unroll]] for (uint r = 0u; r < N; r++)
-            w[r] = float_at(row[r], i);
-        [[unroll]] for (uint c = 0u; c < COLS; c++) {
-            float v = F32(x[c]).v[i];
+            acc[r * COLS + c] = fma(w[r], v, acc[r * COLS + c]);
+    }
+}
+
+// The class's fours of an eight of groups.
+void floats_at(uint n, uint l) {
+    bool whole = TYPE == T_F32 && (p.n_in & 3u) == 0u;
+    [[unroll]] for (uint m = 0u; m < 8u; m++) {
+        uint i = 256u * n + 32u * m + 4u * l;
+        if (whole) {
+            if (i >= p.n_in) break;
+            vec4 w[N];
             [[unroll]] for (uint r = 0u; r < N; r++)
-                acc[r * COLS + c] = fma(w[r], v, acc[r * COLS + c]);
+                w[r] = F32x4(row[r]).v[i / 4u];
+            [[unroll]] for (uint c = 0u; c < COLS; c++) {
+                vec4 v = F32x4(x[c]).v[i / 4u];
+                [[unroll]] for (uint r = 0u; r < N; r++) {
+                    [[unroll]] for (uint k = 0u; k < 4u; k++)
+                        acc[r * COLS + c] = fma(w[r][k], v[k], acc[r * COLS + c]);
+                }
+            }
+            continue;
+        }
+        for (uint k = i; k < min(i + 4u, p.n_in); k++) {
+            float w[N];
+            [[unroll]] for (uint r = 0u; r < N; r++)
+                w[r] = float_at(row[r], k);
+            add_floats(w, k);
         }
     }
 }
@@ -93,17 +104,14 @@ void main() {
         }
     }
     load_tables(tid, 128u, p.tables);
-    uint64_t base[2]; // of the workgroup's first row
-    uint n_row = min(TILE, p.n_out - row0);
-    for (uint s = 0u; s < SETS; s++) {
-        base[s] = w[s] + uint64_t(row0) * p.row_bytes;
-        if (STAGED) base[s] = bring(tid, base[s], n_row * p.row_bytes, s * (STAGE / SETS));
-    }
     barrier();
-    [[unroll]] for (uint r = 0u; r < N; r++)
-        row[r] = base[r / ROWS] + uint64_t(min(mine + r % ROWS, n_row - 1u)) * p.row_bytes;
+    uint n_row = min(TILE, p.n_out - row0), col0 = PAIR != 0u ? 0u : gl_WorkGroupID.y * COLS;
+    uint n_col = PAIR != 0u ? 1u : min(COLS, p.n - col0);
+    [[unroll]] for (uint r = 0u; r < N; r++) {
+        row[r] = w[r / ROWS] + uint64_t(row0 + min(mine + r % ROWS, n_row - 1u)) * p.row_bytes;
+    }
     [[unroll]] for (uint c = 0u; c < COLS; c++)
-        x[c] = x_row(slot / p.x_div + c);
+        x[c] = x_row(slot / p.x_div + col0 + min(c, n_col - 1u));
     [[unroll]] for (uint o = 0u; o < N * COLS; o++)
         acc[o] = 0.0;
     uint n_group = (p.n_in + 31u) / 32u, n_eight = (n_group + 7u) / 8u;
@@ -111,9 +119,8 @@ void main() {
     uint last = min(first + share_, n_eight);
     for (uint n = first; n < last; n++) {
         uint g = 8u * n + lane % 8u;
-        if (g >= n_group) break;
-        if (is_float(TYPE)) floats_at(g);
-        else codes_at(g);
+        if (is_float(TYPE)) floats_at(n, lane % 8u);
+        else if (g < n_group) codes_at(g);
     }
     [[unroll]] for (uint r = 0u; r < N; r++) {
         [[unroll]] for (uint c = 0u; c < COLS; c++) {
@@ -124,6 +131,7 @@ void main() {
     barrier();
     for (uint o = tid; o < n_row * COLS; o += 128u) {
         uint c = o % COLS;
+        if (c >= n_col) continue;
         float v = total(o);
         if (FUSED != 0u) {
             precise float h = silu(v) * total(TILE * COLS + o);
@@ -131,6 +139,6 @@ void main() {
         } else {
             v = epilogue(EPI, v);
         }
-        p.y.v[(slot + c) * p.y_stride + row0 + o / COLS] = v;
+        p.y.v[(slot + col0 + c) * p.y_stride + row0 + o / COLS] = v;
     }
 }

@@ -108,23 +108,23 @@ void multiply_codes(uint h, uint tx, uint ty) {
     }
 }
 
-// One group of floats, sixteen values a turn: the tiles hold bits of floats.
+// Four fours of a class of floats, from value `first` on, 32 apart: the tiles hold bits of floats.
 void load_floats(uint tid, uint first, uint row0, uint count, uint64_t w) {
     for (uint i = tid; i < 16u * 64u; i += 256u) {
         uint k = i & 15u, at = i >> 4, row = min(row0 + at, p.n_out - 1u);
-        float v = first + k < p.n_in ? float_at(w + uint64_t(row) * p.row_bytes, first + k) : 0.0;
+        uint from = first + 32u * (k >> 2) + (k & 3u);
+        float v = from < p.n_in ? float_at(w + uint64_t(row) * p.row_bytes, from) : 0.0;
         w_tile[k >> 3][k & 7u][at >> 2][at & 3u] = floatBitsToUint(v);
     }
     for (uint i = tid; i < 16u * COLS; i += 256u) {
-        uint k = i & 15u, at = i >> 4;
+        uint k = i & 15u, at = i >> 4, from = first + 32u * (k >> 2) + (k & 3u);
         uint64_t x = x_row(slots[min(at, count - 1u)] / p.x_div);
-        float v = first + k < p.n_in ? F32(x).v[first + k] : 0.0;
-        x_tile[k >> 3][k & 7u][at] = floatBitsToUint(v);
+        x_tile[k >> 3][k & 7u][at] = floatBitsToUint(from < p.n_in ? F32(x).v[from] : 0.0);
     }
 }
 
-void multiply_floats(uint n, uint tx, uint ty) {
-    for (uint k = 0u; k < n; k++) {
+void multiply_floats(uint tx, uint ty) {
+    [[unroll]] for (uint k = 0u; k < 16u; k++) {
         vec4 q = uintBitsToFloat(w_tile[k >> 3][k & 7u][ty]);
         [[unroll]] for (uint j = 0u; j < SIDE; j++) {
             float x = uintBitsToFloat(x_tile[k >> 3][k & 7u][tx + 16u * j]);
@@ -152,16 +152,16 @@ void main() {
         uint step_ = is_float(TYPE) ? 1u : 2u;
         for (uint n = l / 8u * share_; n < end; n += step_) {
             uint g = 8u * n + l % 8u;
-            if (g >= n_group) break;
             if (is_float(TYPE)) {
-                for (uint first = 32u * g; first < min(32u * g + 32u, p.n_in); first += 16u) {
+                for (uint h = 0u; h < 2u; h++) {
                     barrier();
-                    load_floats(tid, first, row0, count, w);
+                    load_floats(tid, 256u * n + 128u * h + 4u * (l % 8u), row0, count, w);
                     barrier();
-                    multiply_floats(min(16u, p.n_in - first), tx, ty);
+                    multiply_floats(tx, ty);
                 }
                 continue;
             }
+            if (g >= n_group) break;
             uint n_here = n + 1u < end && g + 8u < n_group ? 2u : 1u;
             barrier();
             load_codes(tid, g, n_here, row0, count, w);
