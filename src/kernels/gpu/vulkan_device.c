@@ -80,13 +80,18 @@ static rg_code create_device(rg_gpu *gpu, rg_status *st) {
                                            .pQueuePriorities = &priority};
     /* matrix only beside dot: has_matrix */
     static const char *const names[] = {VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME,
-                                        VK_NV_COOPERATIVE_MATRIX_EXTENSION_NAME};
+                                        VK_NV_COOPERATIVE_MATRIX_EXTENSION_NAME,
+                                        VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME};
+    VkPhysicalDeviceSubgroupSizeControlFeaturesEXT whole = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES_EXT,
+        .computeFullSubgroups = VK_TRUE};
     VkPhysicalDeviceCooperativeMatrixFeaturesNV matrix = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV,
+        .pNext = &whole,
         .cooperativeMatrix = VK_TRUE};
     VkPhysicalDeviceShaderIntegerDotProductFeaturesKHR dot = {
-        .pNext = gpu->info.matrix ? &matrix : NULL,
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES_KHR,
+        .pNext = gpu->info.matrix ? &matrix : NULL,
         .shaderIntegerDotProduct = VK_TRUE};
     VkPhysicalDeviceVulkan12Features f12 = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
@@ -95,6 +100,7 @@ static rg_code create_device(rg_gpu *gpu, rg_status *st) {
         .shaderInt8 = VK_TRUE,
         .scalarBlockLayout = VK_TRUE,
         .vulkanMemoryModel = gpu->info.matrix,
+        .vulkanMemoryModelDeviceScope = gpu->info.matrix,
         .timelineSemaphore = VK_TRUE,
         .bufferDeviceAddress = VK_TRUE};
     VkPhysicalDeviceVulkan11Features f11 = {
@@ -110,7 +116,7 @@ static rg_code create_device(rg_gpu *gpu, rg_status *st) {
                                      .queueCreateInfoCount = 1,
                                      .pQueueCreateInfos = &queue,
                                      .enabledExtensionCount =
-                                         (gpu->info.dot ? 1 : 0) + (gpu->info.matrix ? 1 : 0),
+                                         (gpu->info.dot ? 1 : 0) + (gpu->info.matrix ? 2 : 0),
                                      .ppEnabledExtensionNames = names};
     const VkResult r = gpu->instance.vk.CreateDevice(gpu->physical, &info, NULL, &gpu->device);
     if (r != VK_SUCCESS) return rg_vk_fail(gpu, r, "opening", st);

@@ -209,17 +209,24 @@ static bool has_matrix(const rg_vk_instance *in, VkPhysicalDevice device, const 
         (PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesNV)vk->GetInstanceProcAddr(
             in->handle, "vkGetPhysicalDeviceCooperativeMatrixPropertiesNV");
     if (!shapes_of || !info->dot || info->subgroup_size != 32 || info->shared_bytes < 48u << 10 ||
-        !rg_vk_has_extension(vk, device, VK_NV_COOPERATIVE_MATRIX_EXTENSION_NAME)) {
+        !rg_vk_has_extension(vk, device, VK_NV_COOPERATIVE_MATRIX_EXTENSION_NAME) ||
+        !rg_vk_has_extension(vk, device, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME)) {
         return false;
     }
+    VkPhysicalDeviceSubgroupSizeControlFeaturesEXT whole = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES_EXT};
     VkPhysicalDeviceCooperativeMatrixFeaturesNV matrix = {
-        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV};
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV,
+        .pNext = &whole};
     VkPhysicalDeviceVulkan12Features f12 = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES, .pNext = &matrix};
     VkPhysicalDeviceFeatures2 f = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
                                    .pNext = &f12};
     vk->GetPhysicalDeviceFeatures2(device, &f);
-    if (!matrix.cooperativeMatrix || !f12.vulkanMemoryModel) return false;
+    if (!matrix.cooperativeMatrix || !whole.computeFullSubgroups || !f12.vulkanMemoryModel ||
+        !f12.vulkanMemoryModelDeviceScope) {
+        return false;
+    }
     VkCooperativeMatrixPropertiesNV all[SHAPES_MAX];
     uint32_t n = SHAPES_MAX;
     for (uint32_t i = 0; i < n; i++) {

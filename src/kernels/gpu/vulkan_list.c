@@ -109,9 +109,12 @@ static rg_code build_pipeline(rg_gpu *gpu, const rg_gpu_kernel *k, VkPipeline *o
                                        .pData = k->spec};
     const VkShaderModule module = module_of(gpu, k->program, st);
     if (!module) return RG_IO;
+    const bool whole = strcmp(k->program, "mul_mat") == 0; /* a matrix is a whole subgroup's */
     const VkComputePipelineCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
         .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                  .flags = whole ? VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT_EXT
+                                 : 0,
                   .stage = VK_SHADER_STAGE_COMPUTE_BIT,
                   .module = module,
                   .pName = "main",

@@ -3,9 +3,8 @@
 // into groups of 32 values; a group has one or two scales (of its halves). Formats:
 // src/quant/blocks.h. Ids of types: rg_type.
 //
-// Grids and value tables lie in shared memory (load_tables). Every loop over codes is unrolled:
-// arrays indexed at run time would leave the registers.
-#extension GL_EXT_control_flow_attributes : require
+// Grids and value tables lie in shared memory (load_tables). Codes are vectors and there is no loop
+// over them: compilers put arrays in memory when they do not see through the loops.
 
 const uint T_F32 = 0u, T_F16 = 1u, T_Q4_0 = 2u, T_Q4_1 = 3u, T_Q5_0 = 6u, T_Q5_1 = 7u, T_Q8_0 = 8u;
 const uint T_Q2_K = 10u, T_Q3_K = 11u, T_Q4_K = 12u, T_Q5_K = 13u, T_Q6_K = 14u;
@@ -37,7 +36,7 @@ bool has_halves(uint type) {
 }
 
 struct Group {
-    uint q[8]; // 32 codes
+    uvec4 a, b; // codes of the halves
     int s0, s1; // scales of the halves
     float d;
     float d1;   // nvfp4: of the second half
@@ -97,35 +96,39 @@ uvec4 load_odd(uint64_t p) {
 // ---- bytes in words -----------------------------------------------------------------------------
 
 // Each byte of x, below 128, minus a constant byte.
-uint minus(uint x, uint bias) {
+uvec4 minus(uvec4 x, uint bias) {
     return ((x | 0x80808080u) - bias * 0x01010101u) ^ 0x80808080u;
 }
 
 // Four bits, each to a byte of its own.
-uint spread(uint bits) {
+uvec4 spread(uvec4 bits) {
     return ((bits & 15u) * 0x00204081u) & 0x01010101u;
 }
 
 // Eight bits of pairs, each pair to a byte of its own.
-uint spread_2(uint bits) {
-    uint v = bits & 255u;
+uvec4 spread_2(uvec4 bits) {
+    uvec4 v = bits & 255u;
     return (v | v << 6 | v << 12 | v << 18) & 0x03030303u;
 }
 
-// Bytes of x, none of them 0, negated where `bits` has a one.
-uint with_signs(uint x, uint bits) {
-    uint one = spread(bits);
+// Four numbers of 4 bits, of 8 bits.
+uvec4 nibbles_of(uint bits) {
+    return uvec4(bits, bits >> 4, bits >> 8, bits >> 12);
+}
+
+uvec4 bytes_of(uint w) {
+    return uvec4(w & 255u, w >> 8 & 255u, w >> 16 & 255u, w >> 24);
+}
+
+// Bytes of x, none of them 0, negated where the four low bits of `bits` have a one.
+uvec4 with_signs(uvec4 x, uvec4 bits) {
+    uvec4 one = spread(bits);
     return (x ^ one * 255u) + one;
 }
 
 // Seven signs and the eighth that makes their number even.
 uint even_signs(uint code) {
     return code | (uint(bitCount(code)) & 1u) << 7;
-}
-
-void put(inout Group u, uint at, uvec4 w) {
-    [[unroll]] for (uint k = 0u; k < 4u; k++)
-        u.q[at + k] = w[k];
 }
 
 // ---- tables -------------------------------------------------------------------------------------
@@ -158,17 +161,23 @@ uint grid_word(uint i) {
     return grid[i >> 1][i & 1u];
 }
 
+uvec4 grid_words(uvec4 i) {
+    return uvec4(grid_word(i.x), grid_word(i.y), grid_word(i.z), grid_word(i.w));
+}
+
 // Table bytes of the four low nibbles of the bytes of w.
 uint looked_up(uint w) {
     return grid_word(w & 15u) | grid_word(w >> 8 & 15u) << 8 | grid_word(w >> 16 & 15u) << 16 |
            grid_word(w >> 24 & 15u) << 24;
 }
 
+uvec4 looked_up_4(uvec4 w) {
+    return uvec4(looked_up(w.x), looked_up(w.y), looked_up(w.z), looked_up(w.w));
+}
+
 void nibbles_looked_up(inout Group u, uvec4 w) {
-    [[unroll]] for (uint k = 0u; k < 4u; k++) {
-        u.q[k] = looked_up(w[k]);
-        u.q[4u + k] = looked_up(w[k] >> 4);
-    }
+    u.a = looked_up_4(w);
+    u.b = looked_up_4(w >> 4);
 }
 
 // ---- blocks of 32 values and more ---------------------------------------------------------------
@@ -187,30 +196,31 @@ float ue4m3_half(uint b) {
 void group_q8_0(uint64_t b, inout Group u) {
     uint64_t base = b & ~3ul;
     uint odd = uint(b) & 2u, shift = 16u + 8u * odd; // of the codes behind the base
-    uint w[9];
-    [[unroll]] for (uint k = 0u; k < 9u; k++)
-        w[k] = word_at(base + 4u * k);
-    u.d = unpackHalf2x16(w[0] >> (8u * odd)).x;
-    [[unroll]] for (uint k = 0u; k < 8u; k++)
-        u.q[k] = funnel(w[k], w[k + 1u], shift);
+    uint w0 = word_at(base), w1 = word_at(base + 4ul), w2 = word_at(base + 8ul);
+    uint w3 = word_at(base + 12ul), w4 = word_at(base + 16ul), w5 = word_at(base + 20ul);
+    uint w6 = word_at(base + 24ul), w7 = word_at(base + 28ul), w8 = word_at(base + 32ul);
+    u.d = unpackHalf2x16(w0 >> (8u * odd)).x;
+    u.a = uvec4(funnel(w0, w1, shift), funnel(w1, w2, shift), funnel(w2, w3, shift),
+                funnel(w3, w4, shift));
+    u.b = uvec4(funnel(w4, w5, shift), funnel(w5, w6, shift), funnel(w6, w7, shift),
+                funnel(w7, w8, shift));
 }
 
 void nibbles(inout Group u, uvec4 w, uint bias) {
-    [[unroll]] for (uint k = 0u; k < 4u; k++) {
-        uint low = w[k] & 0x0F0F0F0Fu, high = w[k] >> 4 & 0x0F0F0F0Fu;
-        u.q[k] = bias != 0u ? minus(low, bias) : low;
-        u.q[4u + k] = bias != 0u ? minus(high, bias) : high;
-    }
+    u.a = w & 0x0F0F0F0Fu;
+    u.b = w >> 4 & 0x0F0F0F0Fu;
+    if (bias == 0u) return;
+    u.a = minus(u.a, bias);
+    u.b = minus(u.b, bias);
 }
 
 // Nibbles with a fifth bit each.
 void five_bits(inout Group u, uvec4 w, uint bits, uint bias) {
-    [[unroll]] for (uint k = 0u; k < 4u; k++) {
-        uint low = (w[k] & 0x0F0F0F0Fu) | spread(bits >> (4u * k)) << 4;
-        uint high = (w[k] >> 4 & 0x0F0F0F0Fu) | spread(bits >> (16u + 4u * k)) << 4;
-        u.q[k] = bias != 0u ? minus(low, bias) : low;
-        u.q[4u + k] = bias != 0u ? minus(high, bias) : high;
-    }
+    u.a = (w & 0x0F0F0F0Fu) | spread(nibbles_of(bits)) << 4;
+    u.b = (w >> 4 & 0x0F0F0F0Fu) | spread(nibbles_of(bits >> 16)) << 4;
+    if (bias == 0u) return;
+    u.a = minus(u.a, bias);
+    u.b = minus(u.b, bias);
 }
 
 void group_small(uint64_t row, uint g, inout Group u) {
@@ -251,24 +261,22 @@ void group_small(uint64_t row, uint g, inout Group u) {
         uint s = 2u * (g & 1u);
         u.d = ue4m3_half(u8_at(b + s));
         u.d1 = ue4m3_half(u8_at(b + s + 1u));
-        uvec4 w = load_aligned(b + 4u + 8u * s);
-        [[unroll]] for (uint k = 0u; k < 4u; k++) { // eight bytes a half: low nibbles, then high ones
-            uint at = 4u * (k >> 1) + (k & 1u);
-            u.q[at] = looked_up(w[k]);
-            u.q[at + 2u] = looked_up(w[k] >> 4);
-        }
+        uvec4 w = load_aligned(b + 4u + 8u * s); // eight bytes a half: low nibbles, then high ones
+        uvec4 low = looked_up_4(w), high = looked_up_4(w >> 4);
+        u.a = uvec4(low.xy, high.xy);
+        u.b = uvec4(low.zw, high.zw);
     } else if (TYPE == T_Q1_0) {
         uint64_t b = row + 18u * (g / 4u);
         uint bits = u32_at(b + 2u + 4u * (g & 3u));
         u.d = f16_at(b);
-        [[unroll]] for (uint k = 0u; k < 8u; k++)
-            u.q[k] = spread(bits >> (4u * k)) * 0xFEu ^ 0xFFFFFFFFu; // 1 or -1
+        u.a = spread(nibbles_of(bits)) * 0xFEu ^ 0xFFFFFFFFu; // 1 or -1
+        u.b = spread(nibbles_of(bits >> 16)) * 0xFEu ^ 0xFFFFFFFFu;
     } else if (TYPE == T_Q2_0) {
         uint64_t b = row + 18u * (g / 2u);
         uint64_t at = b + 2u + 8u * (g & 1u);
         u.d = f16_at(b);
-        [[unroll]] for (uint k = 0u; k < 8u; k++)
-            u.q[k] = minus(spread_2(u8_at(at + k)), 1u);
+        u.a = minus(spread_2(bytes_of(u32_at(at))), 1u);
+        u.b = minus(spread_2(bytes_of(u32_at(at + 4ul))), 1u);
     }
 }
 
@@ -300,6 +308,11 @@ uint tq1_code(uint64_t b, uint x) {
     return uint(ternary_digit(u8_at(b + at), digit)) & 255u;
 }
 
+uint tq1_codes(uint64_t b, uint x) {
+    return tq1_code(b, x) | tq1_code(b, x + 1u) << 8 | tq1_code(b, x + 2u) << 16 |
+           tq1_code(b, x + 3u) << 24;
+}
+
 void group_q6(uint64_t b, uint e, inout Group u) {
     uint half_ = e >> 2, j = e & 3u;
     uint64_t low = b + 64u * half_ + 32u * (j & 1u), high = b + 128u + 32u * half_;
@@ -307,14 +320,12 @@ void group_q6(uint64_t b, uint e, inout Group u) {
     u.s0 = bitfieldExtract(int(s), 0, 8);
     u.s1 = bitfieldExtract(int(s), 8, 8);
     u.d = f16_at(b + 208u);
-    [[unroll]] for (uint i = 0u; i < 2u; i++) {
-        uvec4 w = load_16(low + 16u * i), h = load_16(high + 16u * i);
-        [[unroll]] for (uint k = 0u; k < 4u; k++) {
-            uint code = ((w[k] >> (4u * (j >> 1))) & 0x0F0F0F0Fu) |
-                        ((h[k] >> (2u * j)) & 0x03030303u) << 4;
-            u.q[4u * i + k] = minus(code, 32u);
-        }
-    }
+    uint to_low = 4u * (j >> 1), to_high = 2u * j;
+    u.a = ((load_16(low) >> to_low) & 0x0F0F0F0Fu) | ((load_16(high) >> to_high) & 0x03030303u) << 4;
+    u.b = ((load_16(low + 16ul) >> to_low) & 0x0F0F0F0Fu) |
+          ((load_16(high + 16ul) >> to_high) & 0x03030303u) << 4;
+    u.a = minus(u.a, 32u);
+    u.b = minus(u.b, 32u);
 }
 
 void group_q3(uint64_t b, uint e, inout Group u) {
@@ -323,14 +334,13 @@ void group_q3(uint64_t b, uint e, inout Group u) {
     u.s0 = int((low & 15u) | (high & 3u) << 4) - 32;
     u.s1 = int((low >> 8 & 15u) | (high >> 8 & 3u) << 4) - 32;
     u.d = f16_at(b + 108u);
-    [[unroll]] for (uint i = 0u; i < 2u; i++) {
-        uvec4 w = load_16(b + 32u + 32u * (e >> 2) + 16u * i), h = load_16(b + 16u * i);
-        [[unroll]] for (uint k = 0u; k < 4u; k++) {
-            uint code =
-                ((w[k] >> (2u * (e & 3u))) & 0x03030303u) | ((h[k] >> e) & 0x01010101u) << 2;
-            u.q[4u * i + k] = minus(code, 4u);
-        }
-    }
+    uint64_t at = b + 32u + 32u * (e >> 2);
+    uint shift = 2u * (e & 3u);
+    u.a = ((load_16(at) >> shift) & 0x03030303u) | ((load_16(b) >> e) & 0x01010101u) << 2;
+    u.b = ((load_16(at + 16ul) >> shift) & 0x03030303u) |
+          ((load_16(b + 16ul) >> e) & 0x01010101u) << 2;
+    u.a = minus(u.a, 4u);
+    u.b = minus(u.b, 4u);
 }
 
 void group_k(uint64_t row, uint g, inout Group u) {
@@ -345,10 +355,9 @@ void group_k(uint64_t row, uint g, inout Group u) {
         u.s1 = int(s >> 8 & 15u);
         u.m0 = int(s >> 4 & 15u);
         u.m1 = int(s >> 12);
-        [[unroll]] for (uint h = 0u; h < 2u; h++) {
-            uvec4 w = load_aligned(b + 16u + 32u * (e >> 2) + 16u * h);
-            put(u, 4u * h, (w >> (2u * (e & 3u))) & 0x03030303u);
-        }
+        uint64_t at = b + 16u + 32u * (e >> 2);
+        u.a = (load_aligned(at) >> (2u * (e & 3u))) & 0x03030303u;
+        u.b = (load_aligned(at + 16ul) >> (2u * (e & 3u))) & 0x03030303u;
     } else if (TYPE == T_Q3_K) {
         group_q3(row + 110u * i, e, u);
     } else if (TYPE == T_Q4_K) {
@@ -357,22 +366,21 @@ void group_k(uint64_t row, uint g, inout Group u) {
         pair_6bit(b + 4ul, e, u);
         u.d = dm.x;
         u.dm = -dm.y;
-        [[unroll]] for (uint h = 0u; h < 2u; h++) {
-            uvec4 w = load_aligned(b + 16u + 32u * (e >> 1) + 16u * h);
-            put(u, 4u * h, (w >> (4u * (e & 1u))) & 0x0F0F0F0Fu);
-        }
+        uint64_t at = b + 16u + 32u * (e >> 1);
+        u.a = (load_aligned(at) >> (4u * (e & 1u))) & 0x0F0F0F0Fu;
+        u.b = (load_aligned(at + 16ul) >> (4u * (e & 1u))) & 0x0F0F0F0Fu;
     } else if (TYPE == T_Q5_K) {
         uint64_t b = row + 176u * i;
         vec2 dm = unpackHalf2x16(word_at(b));
         pair_6bit(b + 4ul, e, u);
         u.d = dm.x;
         u.dm = -dm.y;
-        [[unroll]] for (uint h = 0u; h < 2u; h++) {
-            uvec4 w = load_aligned(b + 48u + 32u * (e >> 1) + 16u * h);
-            uvec4 top = load_aligned(b + 16u + 16u * h);
-            put(u, 4u * h,
-                ((w >> (4u * (e & 1u))) & 0x0F0F0F0Fu) | ((top >> e) & 0x01010101u) << 4);
-        }
+        uint64_t at = b + 48u + 32u * (e >> 1);
+        uint shift = 4u * (e & 1u);
+        u.a = ((load_aligned(at) >> shift) & 0x0F0F0F0Fu) |
+              ((load_aligned(b + 16ul) >> e) & 0x01010101u) << 4;
+        u.b = ((load_aligned(at + 16ul) >> shift) & 0x0F0F0F0Fu) |
+              ((load_aligned(b + 32ul) >> e) & 0x01010101u) << 4;
     } else if (TYPE == T_Q6_K) {
         group_q6(row + 210u * i, e, u);
     } else if (TYPE == T_IQ4_XS) {
@@ -384,41 +392,46 @@ void group_k(uint64_t row, uint g, inout Group u) {
     } else if (TYPE == T_TQ2_0) {
         uint64_t b = row + 66u * i;
         u.d = f16_at(b + 64ul);
-        [[unroll]] for (uint h = 0u; h < 2u; h++) {
-            uvec4 w = load_16(b + 32u * (e >> 2) + 16u * h) >> (2u * (e & 3u));
-            [[unroll]] for (uint k = 0u; k < 4u; k++)
-                u.q[4u * h + k] = minus(w[k] & 0x03030303u, 1u);
-        }
+        uint64_t at = b + 32u * (e >> 2);
+        u.a = minus((load_16(at) >> (2u * (e & 3u))) & 0x03030303u, 1u);
+        u.b = minus((load_16(at + 16ul) >> (2u * (e & 3u))) & 0x03030303u, 1u);
     } else if (TYPE == T_TQ1_0) {
         uint64_t b = row + 54u * i;
         u.d = f16_at(b + 52ul);
-        [[unroll]] for (uint k = 0u; k < 8u; k++) {
-            uint x = 32u * e + 4u * k;
-            u.q[k] = tq1_code(b, x) | tq1_code(b, x + 1u) << 8 | tq1_code(b, x + 2u) << 16 |
-                     tq1_code(b, x + 3u) << 24;
-        }
+        uint x = 32u * e;
+        u.a = uvec4(tq1_codes(b, x), tq1_codes(b, x + 4u), tq1_codes(b, x + 8u),
+                    tq1_codes(b, x + 12u));
+        u.b = uvec4(tq1_codes(b, x + 16u), tq1_codes(b, x + 20u), tq1_codes(b, x + 24u),
+                    tq1_codes(b, x + 28u));
     }
 }
 
 // ---- blocks of 256 over grids -------------------------------------------------------------------
 
-void grid_8(inout Group u, uint at, uint index, uint signs) {
-    uvec2 w = grid[index];
-    u.q[at] = with_signs(w.x, signs);
-    u.q[at + 1u] = with_signs(w.y, signs >> 4);
+// Four entries of a grid of pairs with a byte of signs each.
+void put_signed(inout Group u, uvec4 index, uvec4 signs) {
+    uvec2 e0 = grid[index.x], e1 = grid[index.y], e2 = grid[index.z], e3 = grid[index.w];
+    u.a = with_signs(uvec4(e0, e1), uvec4(signs.x, signs.x >> 4, signs.y, signs.y >> 4));
+    u.b = with_signs(uvec4(e2, e3), uvec4(signs.z, signs.z >> 4, signs.w, signs.w >> 4));
 }
 
-// Ternary bytes shifted by an eighth: 8 * byte + delta, |.| <= 9.
-uint eighth(uint w, uint negative) {
-    uint eight = (w << 3) & 0xF8F8F8F8u;
-    uint delta = negative != 0u ? 0xFFFFFFFFu : 0x01010101u;
+uvec4 even_signs_4(uvec4 codes) {
+    return uvec4(even_signs(codes.x & 127u), even_signs(codes.y & 127u),
+                 even_signs(codes.z & 127u), even_signs(codes.w & 127u));
+}
+
+// Ternary bytes shifted by an eighth: 8 * byte + delta, |.| <= 9; two words for each delta.
+uvec4 eighths(uvec4 w, uint negative0, uint negative1) {
+    uvec4 eight = (w << 3) & 0xF8F8F8F8u;
+    uint d0 = negative0 != 0u ? 0xFFFFFFFFu : 0x01010101u;
+    uint d1 = negative1 != 0u ? 0xFFFFFFFFu : 0x01010101u;
+    uvec4 delta = uvec4(d0, d0, d1, d1);
     return ((eight & 0x7F7F7F7Fu) + (delta & 0x7F7F7F7Fu)) ^ ((eight ^ delta) & 0x80808080u);
 }
 
-void grid_ternary(inout Group u, uint at, uint index, uint negative) {
-    uvec2 w = grid[index];
-    u.q[at] = eighth(w.x, negative);
-    u.q[at + 1u] = eighth(w.y, negative);
+void put_ternary(inout Group u, uvec4 index, uvec4 negative) {
+    u.a = eighths(uvec4(grid[index.x], grid[index.y]), negative.x, negative.y);
+    u.b = eighths(uvec4(grid[index.z], grid[index.w]), negative.z, negative.w);
 }
 
 int odd_scale(uint nibble) {
@@ -432,19 +445,16 @@ void group_grid_2(uint64_t row, uint g, inout Group u) {
         uint ix = u32_at(rec), w = u32_at(rec + 4ul);
         u.s0 = u.s1 = odd_scale(w >> 28);
         u.d = f16_at(b) * 0.125;
-        [[unroll]] for (uint l = 0u; l < 4u; l++)
-            grid_8(u, 2u * l, ix >> (8u * l) & 255u, even_signs(w >> (7u * l) & 127u));
+        put_signed(u, bytes_of(ix), even_signs_4(uvec4(w, w >> 7, w >> 14, w >> 21)));
     } else if (TYPE == T_IQ2_XS) {
         uint64_t b = row + 74u * i, at = b + 2u + 8u * e;
         uint s = u8_at(b + 66u + e);
         u.s0 = odd_scale(s);
         u.s1 = odd_scale(s >> 4);
         u.d = f16_at(b) * 0.125;
-        uint both[2] = uint[2](u32_at(at), u32_at(at + 4ul));
-        [[unroll]] for (uint l = 0u; l < 4u; l++) {
-            uint v = both[l >> 1] >> (16u * (l & 1u)) & 0xFFFFu;
-            grid_8(u, 2u * l, v & 511u, even_signs(v >> 9));
-        }
+        uint low = u32_at(at), high = u32_at(at + 4ul);
+        uvec4 v = uvec4(low & 0xFFFFu, low >> 16, high & 0xFFFFu, high >> 16);
+        put_signed(u, v & 511u, even_signs_4(v >> 9));
     } else {
         uint64_t b = row + 82u * i;
         uint s = u8_at(b + 74u + e), high = u8_at(b + 66u + e);
@@ -452,10 +462,8 @@ void group_grid_2(uint64_t row, uint g, inout Group u) {
         u.s0 = odd_scale(s);
         u.s1 = odd_scale(s >> 4);
         u.d = f16_at(b) * 0.125;
-        [[unroll]] for (uint l = 0u; l < 4u; l++) {
-            uint index = (low >> (8u * l) & 255u) | (high >> (2u * l) & 3u) << 8;
-            grid_8(u, 2u * l, index, signs >> (8u * l));
-        }
+        uvec4 top = uvec4(high, high >> 2, high >> 4, high >> 6) & 3u;
+        put_signed(u, bytes_of(low) | top << 8, bytes_of(signs));
     }
 }
 
@@ -464,24 +472,23 @@ void group_grid_3(uint64_t row, uint g, inout Group u) {
     if (TYPE == T_IQ3_XXS) {
         uint64_t b = row + 98u * i, at = b + 2u + 8u * e;
         uint w = u32_at(b + 66u + 4u * e);
-        uint ix[2] = uint[2](u32_at(at), u32_at(at + 4ul));
+        uvec4 signs = even_signs_4(uvec4(w, w >> 7, w >> 14, w >> 21));
         u.s0 = u.s1 = odd_scale(w >> 28);
         u.d = f16_at(b) * 0.25;
-        [[unroll]] for (uint k = 0u; k < 8u; k++) {
-            uint signs = even_signs(w >> (7u * (k >> 1)) & 127u);
-            uint entry = grid_word(ix[k >> 2] >> (8u * (k & 3u)) & 255u);
-            u.q[k] = with_signs(entry, signs >> (4u * (k & 1u)));
-        }
+        u.a = with_signs(grid_words(bytes_of(u32_at(at))),
+                         uvec4(signs.x, signs.x >> 4, signs.y, signs.y >> 4));
+        u.b = with_signs(grid_words(bytes_of(u32_at(at + 4ul))),
+                         uvec4(signs.z, signs.z >> 4, signs.w, signs.w >> 4));
     } else {
         uint64_t b = row + 110u * i, at = b + 2u + 8u * e;
-        uint ix[2] = uint[2](u32_at(at), u32_at(at + 4ul));
         uint signs = u32_at(b + 74u + 4u * e), high = u8_at(b + 66u + e);
+        uvec4 top0 = uvec4(high, high >> 1, high >> 2, high >> 3) & 1u;
+        uvec4 top1 = uvec4(high >> 4, high >> 5, high >> 6, high >> 7) & 1u;
         u.s0 = u.s1 = odd_scale(u8_at(b + 106u + (e >> 1)) >> (4u * (e & 1u)));
         u.d = f16_at(b);
-        [[unroll]] for (uint k = 0u; k < 8u; k++) {
-            uint index = (ix[k >> 2] >> (8u * (k & 3u)) & 255u) | (high >> k & 1u) << 8;
-            u.q[k] = with_signs(grid_word(index), signs >> (4u * k));
-        }
+        u.a = with_signs(grid_words(bytes_of(u32_at(at)) | top0 << 8), nibbles_of(signs));
+        u.b = with_signs(grid_words(bytes_of(u32_at(at + 4ul)) | top1 << 8),
+                         nibbles_of(signs >> 16));
     }
 }
 
@@ -492,22 +499,19 @@ void group_grid_1(uint64_t row, uint g, inout Group u) {
         uint w = u16_at(b + 34u + 2u * e), ix = u32_at(b + 2u + 4u * e);
         u.s0 = u.s1 = 2 * int(w >> 12 & 7u) + 1;
         u.d = f16_at(b) * 0.125;
-        [[unroll]] for (uint l = 0u; l < 4u; l++)
-            grid_ternary(u, 2u * l, (ix >> (8u * l) & 255u) | (w >> (3u * l) & 7u) << 8, w >> 15);
+        uvec4 top = uvec4(w, w >> 3, w >> 6, w >> 9) & 7u;
+        put_ternary(u, bytes_of(ix) | top << 8, uvec4(w >> 15));
     } else {
         uint64_t b = row + 56u * i;
-        uint bits = 0u;
-        [[unroll]] for (uint k = 0u; k < 4u; k++)
-            bits |= (u16_at(b + 48u + 2u * k) >> 12) << (4u * k);
+        uint bits = u16_at(b + 48ul) >> 12 | (u16_at(b + 50ul) >> 12) << 4 |
+               (u16_at(b + 52ul) >> 12) << 8 | (u16_at(b + 54ul) >> 12) << 12;
         uint s = u16_at(b + 48u + 2u * (e >> 1)) >> (6u * (e & 1u));
         uint ix = u32_at(b + 4u * e), high = u16_at(b + 32u + 2u * e);
         u.s0 = 2 * int(s & 7u) + 1;
         u.s1 = 2 * int(s >> 3 & 7u) + 1;
         u.d = unpackHalf2x16(bits).x * 0.125;
-        [[unroll]] for (uint l = 0u; l < 4u; l++) {
-            uint nib = high >> (4u * l) & 15u;
-            grid_ternary(u, 2u * l, (ix >> (8u * l) & 255u) | (nib & 7u) << 8, nib >> 3);
-        }
+        uvec4 nib = nibbles_of(high) & 15u;
+        put_ternary(u, bytes_of(ix) | (nib & 7u) << 8, nib >> 3);
     }
 }
 
@@ -517,6 +521,7 @@ Group group_at(uint64_t row, uint g) {
     u.s0 = u.s1 = 1;
     u.m0 = u.m1 = 0;
     u.d = u.d1 = u.dm = 0.0;
+    u.a = u.b = uvec4(0u);
     if (TYPE == T_Q2_K || TYPE == T_Q3_K || TYPE == T_Q4_K || TYPE == T_Q5_K || TYPE == T_Q6_K ||
         TYPE == T_IQ4_XS || TYPE == T_TQ1_0 || TYPE == T_TQ2_0)
         group_k(row, g, u);

@@ -17,3 +17,7 @@ int dot_4(uint a, uint b, int sum) {
     return sum;
 }
 #endif
+
+int dot_16(uvec4 a, uvec4 b) {
+    return dot_4(a.x, b.x, dot_4(a.y, b.y, dot_4(a.z, b.z, dot_4(a.w, b.w, 0))));
+}

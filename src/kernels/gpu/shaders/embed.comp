@@ -31,7 +31,8 @@ void main() {
     }
     Group u = group_at(row, g);
     for (uint k = 0u; k < 32u; k++) {
-        int code = bitfieldExtract(int(u.q[k / 4u]), int(8u * (k & 3u)), 8);
+        uint word = k < 16u ? u.a[k / 4u] : u.b[k / 4u - 4u];
+        int code = bitfieldExtract(int(word), int(8u * (k & 3u)), 8);
         float d = TYPE == T_NVFP4 && k >= 16u ? u.d1 : u.d;
         precise float v = d * float(code * (k < 16u ? u.s0 : u.s1));
         precise float m = u.dm * float(k < 16u ? u.m0 : u.m1);

@@ -7,8 +7,9 @@
 #extension GL_NV_integer_cooperative_matrix : require
 // What mul_tile.comp computes, bit for bit, with matrix units that multiply 16 x 32 by 32 x 16
 // bytes exactly: a workgroup makes 64 rows of W by 16 * SIDE columns, each of its four subgroups
-// (of 32 lanes) 16 rows. Sums of a group are integers below 2^24, so that scales may be applied to
-// them as floats without rounding; the float sums keep their order, element by element.
+// (of 32 lanes) 16 rows. The units give the integer sums of a group; scales are applied to them
+// element by element, in the canonical order. Which elements a lane holds is up to the device: it
+// reads their numbers as a matrix.
 #define RG_DOT
 #include "product.glsl"
 
@@ -18,29 +19,26 @@ layout(constant_id = 3) const uint EPI = 0u;
 layout(constant_id = 4) const uint PAIR = 0u;
 layout(constant_id = 5) const uint STREAMS = 1u;
 
-#define FLOATS fcoopmatNV<32, gl_ScopeSubgroup, 16, 16>
-#define SUMS   icoopmatNV<32, gl_ScopeSubgroup, 16, 16>
-#define LEFT   icoopmatNV<8, gl_ScopeSubgroup, 16, 32>
-#define RIGHT  icoopmatNV<8, gl_ScopeSubgroup, 32, 16>
+#define SUMS  icoopmatNV<32, gl_ScopeSubgroup, 16, 16>
+#define LEFT  icoopmatNV<8, gl_ScopeSubgroup, 16, 32>
+#define RIGHT icoopmatNV<8, gl_ScopeSubgroup, 32, 16>
 
-const uint DEPTH = 2u;  // groups at a time
-const uint PITCH = 12u; // words from row to row of a tile: 8, and 4 against bank conflicts
+const uint DEPTH = 2u; // groups at a time
+const uint PITCH = 3u; // vectors from row to row of a tile: 2, and 1 against bank conflicts
 const uint COLS = 16u * SIDE;
+const uint LOADED = 8u; // elements of a 16 x 16 matrix in a lane
 const bool HALVES = TYPE == T_Q2_K || TYPE == T_Q3_K || TYPE == T_Q6_K || TYPE == T_IQ2_XS ||
                     TYPE == T_IQ2_S || TYPE == T_IQ1_M;
-const bool MIN = TYPE == T_Q4_1 || TYPE == T_Q5_1 || TYPE == T_Q2_K || TYPE == T_Q4_K ||
-                 TYPE == T_Q5_K;
-const bool SCALED = !(TYPE == T_Q8_0 || TYPE == T_Q4_0 || TYPE == T_Q4_1 || TYPE == T_Q5_0 ||
-                      TYPE == T_Q5_1 || TYPE == T_IQ4_NL || TYPE == T_MXFP4 || TYPE == T_Q1_0 ||
-                      TYPE == T_Q2_0 || TYPE == T_TQ1_0 || TYPE == T_TQ2_0);
-shared uint w_tile[DEPTH][64 * PITCH];
-shared uint x_tile[DEPTH][COLS * PITCH];
-shared uint high_tile[DEPTH][HALVES ? COLS * PITCH : 1u]; // the second halves alone
-shared float d_tile[DEPTH][64], dx_tile[DEPTH][COLS];
-shared float s0_tile[DEPTH][64], s1_tile[DEPTH][64];
-shared float dm_tile[DEPTH][64], m0_tile[DEPTH][64], m1_tile[DEPTH][64];
-shared float sum0_tile[DEPTH][COLS], sum1_tile[DEPTH][COLS];
-shared float out_tile[4][256];
+// Matrices are loaded from whole vectors: their addresses must be multiples of 16.
+shared uvec4 w_tile[DEPTH][64u * PITCH];
+shared uvec4 x_tile[DEPTH][COLS * PITCH];
+shared uvec4 high_tile[DEPTH][HALVES ? COLS * PITCH : 1u]; // the second halves alone
+shared ivec4 numbers[64];
+shared float d_tile[DEPTH][64], dm_tile[DEPTH][64];
+shared int s_tile[DEPTH][64];  // s0 | s1 << 16
+shared int ms_tile[DEPTH][64]; // m0 | m1 << 16
+shared float dx_tile[DEPTH][COLS];
+shared uint sum_tile[DEPTH][COLS];
 shared uint slots[COLS];
 
 void find_slots(uint tid, out uint count, out uint64_t w) {
@@ -59,111 +57,97 @@ void find_slots(uint tid, out uint count, out uint64_t w) {
     barrier();
 }
 
+int pack_16(int low, int high) {
+    return (low & 0xFFFF) | high << 16;
+}
+
 void load_weights(uint h, uint at, uint64_t row, uint g) {
     Group u = group_at(row, g);
-    [[unroll]] for (uint k = 0u; k < 8u; k++)
-        w_tile[h][at * PITCH + k] = u.q[k];
+    w_tile[h][at * PITCH] = u.a;
+    w_tile[h][at * PITCH + 1u] = u.b;
     d_tile[h][at] = u.d;
-    if (SCALED) {
-        s0_tile[h][at] = float(u.s0);
-        s1_tile[h][at] = float(u.s1);
-    }
-    if (MIN) {
+    s_tile[h][at] = pack_16(u.s0, u.s1);
+    if (has_min(TYPE)) {
         dm_tile[h][at] = u.dm;
-        m0_tile[h][at] = float(u.m0);
-        m1_tile[h][at] = float(u.m1);
+        ms_tile[h][at] = pack_16(u.m0, u.m1);
     }
 }
 
 void load_x(uint h, uint at, uint64_t x, uint g) {
     uvec4 a = U32x4(x + 32u * g).v[0], b = U32x4(x + 32u * g).v[1];
-    [[unroll]] for (uint k = 0u; k < 4u; k++) {
-        x_tile[h][at * PITCH + k] = a[k];
-        x_tile[h][at * PITCH + 4u + k] = HALVES ? 0u : b[k];
-        if (HALVES) {
-            high_tile[h][at * PITCH + k] = 0u;
-            high_tile[h][at * PITCH + 4u + k] = b[k];
-        }
+    x_tile[h][at * PITCH] = a;
+    x_tile[h][at * PITCH + 1u] = HALVES ? uvec4(0u) : b;
+    if (HALVES) {
+        high_tile[h][at * PITCH] = uvec4(0u);
+        high_tile[h][at * PITCH + 1u] = b;
     }
     dx_tile[h][at] = F32(x + p.n_in).v[g];
-    if (MIN) {
-        int sums = int(U32(x + p.n_in + p.n_in / 8u).v[g]);
-        sum0_tile[h][at] = float(bitfieldExtract(sums, 0, 16));
-        sum1_tile[h][at] = float(sums >> 16);
+    if (has_min(TYPE)) sum_tile[h][at] = U32(x + p.n_in + p.n_in / 8u).v[g];
+}
+
+float acc[8u * LOADED]; // element by element of the fragments
+uint row_at[LOADED], col_at[LOADED]; // of a lane's elements
+
+void find_elements(uint tid) {
+    if (tid < 64u) numbers[tid] = ivec4(4u * tid) + ivec4(0, 1, 2, 3);
+    barrier(); // numbers
+    SUMS n;
+    coopMatLoadNV(n, numbers, 0, 4, false);
+    [[unroll]] for (uint i = 0u; i < LOADED; i++) {
+        row_at[i] = uint(n[i]) / 16u;
+        col_at[i] = uint(n[i]) % 16u;
     }
 }
 
-FLOATS acc[8], total[8];
-
-// One group: each element gets what add_group adds.
+// One group of all fragments of a subgroup, whose rows of W start at `row`.
 void multiply(uint h, uint row) {
     LEFT w;
-    FLOATS d, s0, s1, dm, m0, m1;
     coopMatLoadNV(w, w_tile[h], row * PITCH, PITCH, false);
-    coopMatLoadNV(d, d_tile[h], row, 0, true);
-    if (SCALED) coopMatLoadNV(s0, s0_tile[h], row, 0, true);
-    if (HALVES) coopMatLoadNV(s1, s1_tile[h], row, 0, true);
-    if (MIN) {
-        coopMatLoadNV(dm, dm_tile[h], row, 0, true);
-        coopMatLoadNV(m0, m0_tile[h], row, 0, true);
-        coopMatLoadNV(m1, m1_tile[h], row, 0, true);
-    }
     [[unroll]] for (uint j = 0u; j < 8u; j++) {
         if (j >= SIDE) break;
         RIGHT x;
-        FLOATS dx, t0, t1, sum0, sum1;
         coopMatLoadNV(x, x_tile[h], 16u * j * PITCH, PITCH, true);
-        t0 = FLOATS(coopMatMulAddNV(w, x, SUMS(0)));
+        SUMS t0 = coopMatMulAddNV(w, x, SUMS(0)), t1 = SUMS(0);
         if (HALVES) {
             coopMatLoadNV(x, high_tile[h], 16u * j * PITCH, PITCH, true);
-            t1 = FLOATS(coopMatMulAddNV(w, x, SUMS(0)));
+            t1 = coopMatMulAddNV(w, x, t1);
         }
-        coopMatLoadNV(dx, dx_tile[h], 16u * j, 0, false);
-        if (MIN) {
-            coopMatLoadNV(sum0, sum0_tile[h], 16u * j, 0, false);
-            coopMatLoadNV(sum1, sum1_tile[h], 16u * j, 0, false);
-        }
-        [[unroll]] for (int i = 0; i < acc[j].length(); i++) {
-            float t = t0[i];
-            if (HALVES) t = fma(t, s0[i], t1[i] * s1[i]);
-            else if (SCALED) t = t * s0[i];
-            precise float f = d[i] * dx[i];
-            float a = fma(f, t, acc[j][i]);
-            if (MIN) {
-                precise float fm = dm[i] * dx[i];
-                a = fma(fm, fma(m0[i], sum0[i], m1[i] * sum1[i]), a);
+        [[unroll]] for (uint i = 0u; i < LOADED; i++) {
+            uint r = row + row_at[i], c = 16u * j + col_at[i];
+            Group u;
+            u.d = d_tile[h][r];
+            u.s0 = bitfieldExtract(s_tile[h][r], 0, 16);
+            u.s1 = HALVES ? s_tile[h][r] >> 16 : 0;
+            uint sums = 0u;
+            if (has_min(TYPE)) {
+                u.dm = dm_tile[h][r];
+                u.m0 = bitfieldExtract(ms_tile[h][r], 0, 16);
+                u.m1 = ms_tile[h][r] >> 16;
+                sums = sum_tile[h][c];
             }
-            acc[j][i] = a;
+            uint o = LOADED * j + i;
+            acc[o] = add_group(u, t0[i], t1[i], dx_tile[h][c], sums, acc[o]);
         }
     }
-}
-
-void finish(uint j, uint sub, uint lane, uint row0, uint count) {
-    coopMatStoreNV(total[j], out_tile[sub], 0, 16, true); // a column's rows side by side
-    subgroupBarrier();
-    for (uint i = lane; i < 256u; i += 32u) {
-        uint col = 16u * j + i / 16u, row = row0 + i % 16u;
-        if (col < count && row < p.n_out)
-            p.y.v[slots[col] * p.y_stride + row] = epilogue(EPI, out_tile[sub][i]);
-    }
-    subgroupBarrier();
 }
 
 void main() {
-    uint tid = gl_LocalInvocationIndex, sub = gl_SubgroupID, lane = gl_SubgroupInvocationID;
+    uint tid = gl_LocalInvocationIndex, sub = gl_SubgroupID;
     uint row0 = gl_WorkGroupID.x * 64u, count;
     uint64_t w;
     load_tables(tid, 128u, p.tables);
     find_slots(tid, count, w);
     uint h_mine = tid >> 6, at_mine = tid & 63u;
     uint64_t row = w + uint64_t(min(row0 + at_mine, p.n_out - 1u)) * p.row_bytes;
-    [[unroll]] for (uint j = 0u; j < 8u; j++)
-        total[j] = FLOATS(0.0);
+    precise float total[8u * LOADED];
+    find_elements(tid);
+    [[unroll]] for (uint o = 0u; o < LOADED * SIDE; o++)
+        total[o] = 0.0;
     uint n_group = (p.n_in + 31u) / 32u, n_eight = (n_group + 7u) / 8u;
     uint share_ = (n_eight + STREAMS - 1u) / STREAMS;
     for (uint l = 0u; l < 8u * STREAMS; l++) {
-        [[unroll]] for (uint j = 0u; j < 8u; j++)
-            acc[j] = FLOATS(0.0);
+        [[unroll]] for (uint o = 0u; o < LOADED * SIDE; o++)
+            acc[o] = 0.0;
         uint end = min((l / 8u + 1u) * share_, n_eight);
         for (uint n = l / 8u * share_; n < end; n += DEPTH) {
             uint g = 8u * n + l % 8u;
@@ -179,12 +163,13 @@ void main() {
             for (uint h = 0u; h < n_here; h++)
                 multiply(h, 16u * sub);
         }
-        [[unroll]] for (uint j = 0u; j < 8u; j++) {
-            [[unroll]] for (int i = 0; i < total[j].length(); i++)
-                total[j][i] += acc[j][i];
-        }
+        [[unroll]] for (uint o = 0u; o < LOADED * SIDE; o++)
+            total[o] += acc[o];
     }
-    [[unroll]] for (uint j = 0u; j < 8u; j++) {
-        if (j < SIDE) finish(j, sub, lane, row0 + 16u * sub, count);
+    [[unroll]] for (uint o = 0u; o < LOADED * SIDE; o++) {
+        uint r = row0 + 16u * sub + row_at[o % LOADED];
+        uint col = 16u * (o / LOADED) + col_at[o % LOADED];
+        if (col < count && r < p.n_out)
+            p.y.v[slots[col] * p.y_stride + r] = epilogue(EPI, total[o]);
     }
 }

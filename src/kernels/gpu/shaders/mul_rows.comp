@@ -39,25 +39,43 @@ void add_floats(float w[N], uint i) {
     }
 }
 
-// The class's fours of an eight of groups.
-void floats_at(uint n, uint l) {
-    bool whole = TYPE == T_F32 && (p.n_in & 3u) == 0u;
-    [[unroll]] for (uint m = 0u; m < 8u; m++) {
-        uint i = 256u * n + 32u * m + 4u * l;
-        if (whole) {
-            if (i >= p.n_in) break;
-            vec4 w[N];
-            [[unroll]] for (uint r = 0u; r < N; r++)
-                w[r] = F32x4(row[r]).v[i / 4u];
-            [[unroll]] for (uint c = 0u; c < COLS; c++) {
-                vec4 v = F32x4(x[c]).v[i / 4u];
-                [[unroll]] for (uint r = 0u; r < N; r++) {
-                    [[unroll]] for (uint k = 0u; k < 4u; k++)
-                        acc[r * COLS + c] = fma(w[r][k], v[k], acc[r * COLS + c]);
-                }
-            }
-            continue;
+vec4 four_of(uint64_t at, uint i) {
+    return i < p.n_in ? F32x4(at).v[i / 4u] : vec4(0.0);
+}
+
+void add_fours(vec4 w[N], uint i) {
+    [[unroll]] for (uint c = 0u; c < COLS; c++) {
+        vec4 v = four_of(x[c], i);
+        [[unroll]] for (uint r = 0u; r < N; r++) {
+            uint o = r * COLS + c;
+            acc[o] = fma(w[r].x, v.x, acc[o]);
+            acc[o] = fma(w[r].y, v.y, acc[o]);
+            acc[o] = fma(w[r].z, v.z, acc[o]);
+            acc[o] = fma(w[r].w, v.w, acc[o]);
         }
+    }
+}
+
+// The class's fours of an eight of groups. In short: all loads before the sums.
+void floats_at(uint n, uint l) {
+    uint i = 256u * n + 4u * l;
+    if (TYPE == T_F32 && (p.n_in & 3u) == 0u) {
+        for (uint h = 0u; h < 2u; h++, i += 128u) {
+            vec4 w0[N], w1[N], w2[N], w3[N];
+            [[unroll]] for (uint r = 0u; r < N; r++) {
+                w0[r] = four_of(row[r], i);
+                w1[r] = four_of(row[r], i + 32u);
+                w2[r] = four_of(row[r], i + 64u);
+                w3[r] = four_of(row[r], i + 96u);
+            }
+            add_fours(w0, i);
+            add_fours(w1, i + 32u);
+            add_fours(w2, i + 64u);
+            add_fours(w3, i + 96u);
+        }
+        return;
+    }
+    for (uint m = 0u; m < 8u; m++, i += 32u) {
         for (uint k = i; k < min(i + 4u, p.n_in); k++) {
             float w[N];
             [[unroll]] for (uint r = 0u; r < N; r++)
@@ -76,11 +94,7 @@ void codes_at(uint g) {
         float dx = F32(x[c] + p.n_in).v[g];
         uint sums = has_min(TYPE) ? U32(x[c] + p.n_in + p.n_in / 8u).v[g] : 0u;
         [[unroll]] for (uint r = 0u; r < N; r++) {
-            int t0 = 0, t1 = 0;
-            [[unroll]] for (uint k = 0u; k < 4u; k++) {
-                t0 = dot_4(u[r].q[k], a[k], t0);
-                t1 = dot_4(u[r].q[4u + k], b[k], t1);
-            }
+            int t0 = dot_16(u[r].a, a), t1 = dot_16(u[r].b, b);
             acc[r * COLS + c] = add_group(u[r], t0, t1, dx, sums, acc[r * COLS + c]);
         }
     }

@@ -51,8 +51,10 @@ void load_codes(uint tid, uint g, uint n_here, uint row0, uint count, uint64_t w
     if (tid < 128u) {
         uint row = min(row0 + at, p.n_out - 1u);
         Group u = group_at(w + uint64_t(row) * p.row_bytes, g);
-        [[unroll]] for (uint k = 0u; k < 8u; k++)
-            w_tile[h][k][at >> 2][at & 3u] = u.q[k];
+        [[unroll]] for (uint k = 0u; k < 4u; k++) {
+            w_tile[h][k][at >> 2][at & 3u] = u.a[k];
+            w_tile[h][4u + k][at >> 2][at & 3u] = u.b[k];
+        }
         d_tile[h][at >> 2][at & 3u] = u.d;
         s_tile[h][at >> 2][at & 3u] = pack_16(u.s0, u.s1);
         if (TYPE == T_NVFP4) dm_tile[h][at >> 2][at & 3u] = u.d1;
@@ -124,7 +126,7 @@ void load_floats(uint tid, uint first, uint row0, uint count, uint64_t w) {
 }
 
 void multiply_floats(uint tx, uint ty) {
-    [[unroll]] for (uint k = 0u; k < 16u; k++) {
+    for (uint k = 0u; k < 16u; k++) {
         vec4 q = uintBitsToFloat(w_tile[k >> 3][k & 7u][ty]);
         [[unroll]] for (uint j = 0u; j < SIDE; j++) {
             float x = uintBitsToFloat(x_tile[k >> 3][k & 7u][tx + 16u * j]);

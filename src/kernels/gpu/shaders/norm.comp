@@ -2,10 +2,10 @@
 #extension GL_GOOGLE_include_directive : require
 // Norms of rows: root mean square with weight, the same with a gate, or the Euclidean norm.
 #include "common.glsl"
-#define RG_ACT_THREADS 128
+#define RG_ACT_THREADS 256
 #include "act.glsl"
 
-layout(local_size_x = 128) in;
+layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint MODE = 0u; // 0 rms, 1 rms then * sigmoid(gate), 2 Euclidean
 layout(push_constant, scalar) uniform Push {
     F32 x;
@@ -23,11 +23,11 @@ layout(push_constant, scalar) uniform Push {
     uint code;
 } p;
 
-shared float part[128];
+shared float part[256];
 
 float row_sum(uint tid, float s) {
     part[tid] = s;
-    for (uint h = 64u; h > 0u; h >>= 1) {
+    for (uint h = 128u; h > 0u; h >>= 1) {
         barrier();
         if (tid < h) {
             precise float t = part[tid] + part[tid + h];
@@ -44,7 +44,7 @@ void main() {
     uint y0 = (row / p.per) * p.y_stride + (row % p.per) * p.n;
     bool whole = ((p.n | p.x_stride | p.y_stride) & 3u) == 0u;
     precise float s = 0.0;
-    for (uint i = 4u * tid; i < p.n; i += 512u) {
+    for (uint i = 4u * tid; i < p.n; i += 1024u) {
         vec4 x = load_4(p.x, x0 + i, p.n - i, whole);
         s = fma(x.x, x.x, s);
         s = fma(x.y, x.y, s);
@@ -57,7 +57,7 @@ void main() {
     if (tid == 0u && !finite(sum) && uint64_t(p.flag) != 0ul) atomicMin(p.flag.v[0], p.code);
     float scale = row % p.per < p.n_scaled ? p.scale : 1.0;
     uint w0 = (row % p.n_w) * p.n, n_all = p.per * p.n;
-    for (uint first = 0u; first < p.n; first += 512u) {
+    for (uint first = 0u; first < p.n; first += 1024u) {
         uint i = first + 4u * tid, left = i < p.n ? p.n - i : 0u;
         precise vec4 v = load_4(p.x, x0 + i, left, whole) * inv;
         if (MODE == 2u) v = v * scale;

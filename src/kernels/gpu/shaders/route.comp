@@ -15,7 +15,7 @@ layout(push_constant, scalar) uniform Push {
     float scale;
 } p;
 
-shared uint keys[4096];
+shared uvec4 keys[1024]; // zeros behind the end: what is no number, and later
 shared uint chosen[256];
 shared float parts[256];
 
@@ -28,19 +28,21 @@ uint key_of(float x) {
 
 // How many elements come before element i: its place in the order.
 uint place_of(uint i) {
-    uint n = 0u, own = keys[i];
-    for (uint j = 0u; j < i; j++)
-        n += uint(keys[j] >= own);
-    for (uint j = i + 1u; j < p.n; j++)
-        n += uint(keys[j] > own);
-    return n;
+    uvec4 n = uvec4(0u), own = uvec4(keys[i >> 2][i & 3u]), at = uvec4(0u, 1u, 2u, 3u);
+    for (uint j = 0u; j < (p.n + 3u) / 4u; j++, at += 4u) {
+        uvec4 k = keys[j];
+        n += uvec4(greaterThan(k + uvec4(lessThan(at, uvec4(i))), own));
+    }
+    return n.x + n.y + n.z + n.w;
 }
 
 void main() {
     uint tid = gl_LocalInvocationID.x, t = gl_WorkGroupID.x;
+    if (tid < 4u) keys[(p.n + 3u) / 4u - 1u][tid] = 0u;
+    barrier(); // the end is clean
     for (uint i = tid; i < p.n; i += 256u) {
         float x = p.logits.v[t * p.n + i];
-        keys[i] = key_of(x);
+        keys[i >> 2][i & 3u] = key_of(x);
         if (!finite(x)) atomicMin(p.flag.v[0], p.code);
     }
     if (GIVEN != 0u && tid < p.k) chosen[tid] = p.ids.v[t * p.k + tid];
