@@ -3,6 +3,7 @@
 # RG_GPU is then OFF.
 find_program(RG_GLSLANG glslangValidator)
 find_program(RG_SPIRV_VAL spirv-val)
+find_program(RG_SPIRV_OPT spirv-opt)
 find_program(RG_SPIRV_CROSS spirv-cross)
 find_path(RG_VULKAN_INCLUDE vulkan/vulkan.h PATHS $ENV{VULKAN_SDK}/include)
 set(RG_GPU_DEFAULT OFF)
@@ -29,16 +30,35 @@ function(rg_gpu_programs target)
       ${check}
       DEPENDS ${program} ${pieces} VERBATIM)
     list(APPEND binaries ${dir}/${name}.spv)
-    # Programs over product.glsl once more, with one instruction for the product of four bytes.
+    # Programs over product.glsl once more with one instruction for the product of four bytes; and,
+    # without what other types need, for the usual types of weights (rg_type): drivers make better
+    # code of a small program.
     file(STRINGS ${program} uses REGEX "product.glsl")
-    if(uses AND NOT name STREQUAL "mul_mat") # which has it anyway
-      string(REPLACE ${name}.spv ${name}_dot.spv check_dot "${check}")
-      add_custom_command(OUTPUT ${dir}/${name}_dot.spv
-        COMMAND ${RG_GLSLANG} -V --quiet --target-env vulkan1.2 -DRG_DOT -o ${dir}/${name}_dot.spv
-          ${program}
-        ${check_dot}
-        DEPENDS ${program} ${pieces} VERBATIM)
-      list(APPEND binaries ${dir}/${name}_dot.spv)
+    if(uses)
+      set(types "")
+      if(RG_SPIRV_OPT)
+        set(types 0 2 8 12 13 14 16 17 18 20 21 22 23)
+      endif()
+      foreach(type any ${types})
+        set(own ${name}_dot)
+        set(define -DRG_DOT)
+        set(shrink "")
+        if(NOT type STREQUAL any)
+          set(own ${name}_t${type}_dot)
+          set(define -DRG_DOT -DRG_TYPE=${type}u)
+          set(shrink COMMAND ${RG_SPIRV_OPT} --target-env=vulkan1.2 --ccp --eliminate-dead-branches
+            --merge-blocks --eliminate-dead-functions --eliminate-dead-code-aggressive
+            ${dir}/${own}.spv -o ${dir}/${own}.spv)
+        endif()
+        string(REPLACE ${name}.spv ${own}.spv check_own "${check}")
+        add_custom_command(OUTPUT ${dir}/${own}.spv
+          COMMAND ${RG_GLSLANG} -V --quiet --target-env vulkan1.2 ${define} -o ${dir}/${own}.spv
+            ${program}
+          ${shrink}
+          ${check_own}
+          DEPENDS ${program} ${pieces} VERBATIM)
+        list(APPEND binaries ${dir}/${own}.spv)
+      endforeach()
     endif()
     file(STRINGS ${program} own REGEX "NV_cooperative_matrix") # of one vendor
     if(RG_SPIRV_CROSS AND NOT own)

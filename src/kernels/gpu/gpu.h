@@ -96,8 +96,8 @@ RG_MUST_CHECK rg_code rg_gpu_read(rg_gpu *gpu, const rg_gpu_buffer *b, size_t of
 
 /* ---- command lists -------------------------------------------------------------------------- */
 
-/* The kernel programs, one for each file of shaders/; NAME_dot is NAME for devices with products of
- * bytes, taken by itself where there is one: the same results. */
+/* The kernel programs, one for each file of shaders/. NAME_dot is NAME for devices with products of
+ * bytes, NAME_tN is NAME with the first constant N: taken where there is one, the same results. */
 typedef struct rg_gpu_program {
     const char *name;
     const uint32_t *words;

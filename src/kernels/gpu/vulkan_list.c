@@ -64,22 +64,33 @@ void rg_vk_pipelines_close(rg_gpu *gpu) {
     gpu->n_pipeline = 0;
 }
 
-/* Index of NAME, or of NAME_dot where the device has such products; the count when there is none.
- */
-static size_t find_program(const rg_gpu *gpu, const char *name) {
-    const size_t len = strlen(name);
-    size_t found = rg_gpu_program_count;
-    for (size_t i = 0; i < rg_gpu_program_count; i++) {
-        const char *own = rg_gpu_programs[i].name;
-        if (strncmp(own, name, len) != 0) continue;
-        if (gpu->info.dot && strcmp(own + len, "_dot") == 0) return i;
-        if (!own[len]) found = i;
-    }
-    return found;
+static bool name_is(size_t i, const char *name) {
+    return strcmp(rg_gpu_programs[i].name, name) == 0;
 }
 
-static VkShaderModule module_of(rg_gpu *gpu, const char *name, rg_status *st) {
-    const size_t i = find_program(gpu, name);
+/* Index of the closest of a program's variants; the count when there is none. */
+static size_t find_program(const rg_gpu *gpu, const rg_gpu_kernel *k) {
+    char typed[64], typed_dot[72], dot[64];
+    size_t best = rg_gpu_program_count;
+    int rank = 0;
+    snprintf(typed, sizeof typed, "%s_t%u", k->program, k->spec[0]);
+    snprintf(typed_dot, sizeof typed_dot, "%s_dot", typed);
+    snprintf(dot, sizeof dot, "%s_dot", k->program);
+    for (size_t i = 0; i < rg_gpu_program_count; i++) {
+        const int own = gpu->info.dot && name_is(i, typed_dot) ? 4
+                        : name_is(i, typed)                    ? 3
+                        : gpu->info.dot && name_is(i, dot)     ? 2
+                        : name_is(i, k->program)               ? 1
+                                                               : 0;
+        if (own <= rank) continue;
+        rank = own;
+        best = i;
+    }
+    return best;
+}
+
+static VkShaderModule module_of(rg_gpu *gpu, const rg_gpu_kernel *k, rg_status *st) {
+    const size_t i = find_program(gpu, k);
     if (i < rg_gpu_program_count) {
         const rg_gpu_program *p = &rg_gpu_programs[i];
         if (gpu->modules[i]) return gpu->modules[i];
@@ -90,10 +101,10 @@ static VkShaderModule module_of(rg_gpu *gpu, const char *name, rg_status *st) {
             gpu->instance.vk.CreateShaderModule(gpu->device, &info, NULL, &gpu->modules[i]);
         if (r == VK_SUCCESS) return gpu->modules[i];
         gpu->modules[i] = VK_NULL_HANDLE;
-        rg_vk_fail(gpu, r, name, st);
+        rg_vk_fail(gpu, r, k->program, st);
         return VK_NULL_HANDLE;
     }
-    rg_fail(st, RG_BUG, "there is no GPU program %s", name);
+    rg_fail(st, RG_BUG, "there is no GPU program %s", k->program);
     return VK_NULL_HANDLE;
 }
 
@@ -107,7 +118,7 @@ static rg_code build_pipeline(rg_gpu *gpu, const rg_gpu_kernel *k, VkPipeline *o
                                        .pMapEntries = entries,
                                        .dataSize = k->n_spec * sizeof(uint32_t),
                                        .pData = k->spec};
-    const VkShaderModule module = module_of(gpu, k->program, st);
+    const VkShaderModule module = module_of(gpu, k, st);
     if (!module) return RG_IO;
     const bool whole = strcmp(k->program, "mul_mat") == 0; /* a matrix is a whole subgroup's */
     const VkComputePipelineCreateInfo info = {

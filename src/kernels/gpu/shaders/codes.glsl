@@ -16,24 +16,22 @@ const uint T_TQ1_0 = 34u, T_TQ2_0 = 35u, T_MXFP4 = 39u, T_NVFP4 = 40u, T_Q1_0 = 
 const uint G_IQ2XXS = 0u, G_IQ2XS = 512u, G_IQ2S = 1536u, G_IQ1S = 3584u, G_IQ3XXS = 7680u;
 const uint G_IQ3S = 7936u, G_NL = 8480u, G_FP4 = 8484u;
 
-// A grid of word pairs (16 KiB at most) or of words; sized by the host.
+// The type is a constant of the pipeline, or of the program where that is compiled for one type
+// (RG_TYPE): drivers make better code of a small program than of a large one with dead branches.
+#ifdef RG_TYPE
+const uint TYPE = RG_TYPE;
+#else
 layout(constant_id = 0) const uint TYPE = 0u;
-layout(constant_id = 1) const uint GRID = 1u; // uvec2 of it
+#endif
+layout(constant_id = 1) const uint GRID = 1u; // uvec2 of the type's table
 shared uvec2 grid[GRID];
 
-bool is_float(uint type) {
-    return type == T_F32 || type == T_F16 || type == T_BF16;
-}
-
-bool has_min(uint type) {
-    return type == T_Q4_1 || type == T_Q5_1 || type == T_Q2_K || type == T_Q4_K || type == T_Q5_K;
-}
-
-// Whether the halves of a group have scales of their own.
-bool has_halves(uint type) {
-    return type == T_Q2_K || type == T_Q3_K || type == T_Q6_K || type == T_IQ2_XS ||
-           type == T_IQ2_S || type == T_IQ1_M;
-}
+const bool FLOATS = TYPE == T_F32 || TYPE == T_F16 || TYPE == T_BF16;
+const bool MINS = TYPE == T_Q4_1 || TYPE == T_Q5_1 || TYPE == T_Q2_K || TYPE == T_Q4_K ||
+                  TYPE == T_Q5_K;
+// The halves of a group have scales of their own.
+const bool HALVES = TYPE == T_Q2_K || TYPE == T_Q3_K || TYPE == T_Q6_K || TYPE == T_IQ2_XS ||
+                    TYPE == T_IQ2_S || TYPE == T_IQ1_M;
 
 struct Group {
     uvec4 a, b; // codes of the halves
@@ -76,7 +74,7 @@ uvec4 load_16(uint64_t p) {
     uint64_t b = p & ~3ul;
     uint s = 8u * (uint(p) & 2u);
     uint w0 = word_at(b), w1 = word_at(b + 4ul), w2 = word_at(b + 8ul), w3 = word_at(b + 12ul);
-    uint w4 = s != 0u ? word_at(b + 16ul) : 0u;
+    uint w4 = word_at(b + (s != 0u ? 16u : 12u));
     return uvec4(funnel(w0, w1, s), funnel(w1, w2, s), funnel(w2, w3, s), funnel(w3, w4, s));
 }
 
@@ -89,7 +87,7 @@ uvec4 load_odd(uint64_t p) {
     uint64_t b = p & ~3ul;
     uint s = 8u * (uint(p) & 3u);
     uint w0 = word_at(b), w1 = word_at(b + 4ul), w2 = word_at(b + 8ul), w3 = word_at(b + 12ul);
-    uint w4 = s != 0u ? word_at(b + 16ul) : 0u;
+    uint w4 = word_at(b + (s != 0u ? 16u : 12u));
     return uvec4(funnel(w0, w1, s), funnel(w1, w2, s), funnel(w2, w3, s), funnel(w3, w4, s));
 }
 

@@ -24,7 +24,7 @@ void main() {
     barrier();
     if (32u * g >= p.n) return;
     uint64_t row = p.w + uint64_t(p.ids.v[t]) * p.row_bytes;
-    if (is_float(TYPE)) {
+    if (FLOATS) {
         for (uint i = 32u * g; i < min(32u * g + 32u, p.n); i++)
             store(t, i, float_at(row, i));
         return;
@@ -36,7 +36,7 @@ void main() {
         float d = TYPE == T_NVFP4 && k >= 16u ? u.d1 : u.d;
         precise float v = d * float(code * (k < 16u ? u.s0 : u.s1));
         precise float m = u.dm * float(k < 16u ? u.m0 : u.m1);
-        precise float w = has_min(TYPE) ? v + m : v;
+        precise float w = MINS ? v + m : v;
         store(t, 32u * g + k, w);
     }
 }

@@ -10,7 +10,9 @@
 // (of 32 lanes) 16 rows. The units give the integer sums of a group; scales are applied to them
 // element by element, in the canonical order. Which elements a lane holds is up to the device: it
 // reads their numbers as a matrix.
+#ifndef RG_DOT // devices with matrix units have the instruction
 #define RG_DOT
+#endif
 #include "product.glsl"
 
 layout(local_size_x = 128) in;
@@ -27,8 +29,6 @@ const uint DEPTH = 2u; // groups at a time
 const uint PITCH = 3u; // vectors from row to row of a tile: 2, and 1 against bank conflicts
 const uint COLS = 16u * SIDE;
 const uint LOADED = 8u; // elements of a 16 x 16 matrix in a lane
-const bool HALVES = TYPE == T_Q2_K || TYPE == T_Q3_K || TYPE == T_Q6_K || TYPE == T_IQ2_XS ||
-                    TYPE == T_IQ2_S || TYPE == T_IQ1_M;
 // Matrices are loaded from whole vectors: their addresses must be multiples of 16.
 shared uvec4 w_tile[DEPTH][64u * PITCH];
 shared uvec4 x_tile[DEPTH][COLS * PITCH];
@@ -67,7 +67,7 @@ void load_weights(uint h, uint at, uint64_t row, uint g) {
     w_tile[h][at * PITCH + 1u] = u.b;
     d_tile[h][at] = u.d;
     s_tile[h][at] = pack_16(u.s0, u.s1);
-    if (has_min(TYPE)) {
+    if (MINS) {
         dm_tile[h][at] = u.dm;
         ms_tile[h][at] = pack_16(u.m0, u.m1);
     }
@@ -82,7 +82,7 @@ void load_x(uint h, uint at, uint64_t x, uint g) {
         high_tile[h][at * PITCH + 1u] = b;
     }
     dx_tile[h][at] = F32(x + p.n_in).v[g];
-    if (has_min(TYPE)) sum_tile[h][at] = U32(x + p.n_in + p.n_in / 8u).v[g];
+    if (MINS) sum_tile[h][at] = U32(x + p.n_in + p.n_in / 8u).v[g];
 }
 
 float acc[8u * LOADED]; // element by element of the fragments
@@ -119,7 +119,7 @@ void multiply(uint h, uint row) {
             u.s0 = bitfieldExtract(s_tile[h][r], 0, 16);
             u.s1 = HALVES ? s_tile[h][r] >> 16 : 0;
             uint sums = 0u;
-            if (has_min(TYPE)) {
+            if (MINS) {
                 u.dm = dm_tile[h][r];
                 u.m0 = bitfieldExtract(ms_tile[h][r], 0, 16);
                 u.m1 = ms_tile[h][r] >> 16;

@@ -92,7 +92,7 @@ void codes_at(uint g) {
     [[unroll]] for (uint c = 0u; c < COLS; c++) {
         uvec4 a = U32x4(x[c] + 32u * g).v[0], b = U32x4(x[c] + 32u * g).v[1];
         float dx = F32(x[c] + p.n_in).v[g];
-        uint sums = has_min(TYPE) ? U32(x[c] + p.n_in + p.n_in / 8u).v[g] : 0u;
+        uint sums = MINS ? U32(x[c] + p.n_in + p.n_in / 8u).v[g] : 0u;
         [[unroll]] for (uint r = 0u; r < N; r++) {
             int t0 = dot_16(u[r].a, a), t1 = dot_16(u[r].b, b);
             acc[r * COLS + c] = add_group(u[r], t0, t1, dx, sums, acc[r * COLS + c]);
@@ -133,7 +133,7 @@ void main() {
     uint last = min(first + share_, n_eight);
     for (uint n = first; n < last; n++) {
         uint g = 8u * n + lane % 8u;
-        if (is_float(TYPE)) floats_at(n, lane % 8u);
+        if (FLOATS) floats_at(n, lane % 8u);
         else if (g < n_group) codes_at(g);
     }
     [[unroll]] for (uint r = 0u; r < N; r++) {

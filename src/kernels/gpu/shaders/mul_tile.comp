@@ -58,7 +58,7 @@ void load_codes(uint tid, uint g, uint n_here, uint row0, uint count, uint64_t w
         d_tile[h][at >> 2][at & 3u] = u.d;
         s_tile[h][at >> 2][at & 3u] = pack_16(u.s0, u.s1);
         if (TYPE == T_NVFP4) dm_tile[h][at >> 2][at & 3u] = u.d1;
-        if (has_min(TYPE)) {
+        if (MINS) {
             dm_tile[h][at >> 2][at & 3u] = u.dm;
             ms_tile[h][at >> 2][at & 3u] = pack_16(u.m0, u.m1);
         }
@@ -70,7 +70,7 @@ void load_codes(uint tid, uint g, uint n_here, uint row0, uint count, uint64_t w
             x_tile[h][4u + k][at] = b[k];
         }
         dx_tile[h][at] = F32(x + p.n_in).v[g];
-        if (has_min(TYPE)) sum_tile[h][at] = U32(x + p.n_in + p.n_in / 8u).v[g];
+        if (MINS) sum_tile[h][at] = U32(x + p.n_in + p.n_in / 8u).v[g];
     }
 }
 
@@ -95,7 +95,7 @@ void multiply_codes(uint h, uint tx, uint ty) {
     ivec4 s = s_tile[h][ty], m = ms_tile[h][ty];
     [[unroll]] for (uint j = 0u; j < SIDE; j++) {
         float dx = dx_tile[h][tx + 16u * j];
-        uint sums = has_min(TYPE) ? sum_tile[h][tx + 16u * j] : 0u;
+        uint sums = MINS ? sum_tile[h][tx + 16u * j] : 0u;
         [[unroll]] for (uint i = 0u; i < 4u; i++) {
             Group u;
             u.d = d[i];
@@ -151,10 +151,10 @@ void main() {
         [[unroll]] for (uint o = 0u; o < 4u * SIDE; o++)
             acc[o] = 0.0;
         uint end = min((l / 8u + 1u) * share_, n_eight);
-        uint step_ = is_float(TYPE) ? 1u : 2u;
+        uint step_ = FLOATS ? 1u : 2u;
         for (uint n = l / 8u * share_; n < end; n += step_) {
             uint g = 8u * n + l % 8u;
-            if (is_float(TYPE)) {
+            if (FLOATS) {
                 for (uint h = 0u; h < 2u; h++) {
                     barrier();
                     load_floats(tid, 256u * n + 128u * h + 4u * (l % 8u), row0, count, w);

@@ -42,7 +42,7 @@ float epilogue(uint kind, float v) {
 }
 
 uint64_t x_row(uint row) {
-    uint bytes = is_float(TYPE) ? 4u * p.x_stride : act_row_bytes(p.n_in);
+    uint bytes = FLOATS ? 4u * p.x_stride : act_row_bytes(p.n_in);
     return p.x + uint64_t(row) * bytes;
 }
 
@@ -55,7 +55,7 @@ float add_group(Group u, int t0, int t1, float dx, uint sums, float acc) {
     }
     precise float f = u.d * dx;
     acc = fma(f, float(u.s0 * t0 + u.s1 * t1), acc);
-    if (has_min(TYPE)) {
+    if (MINS) {
         precise float fm = u.dm * dx;
         int m = u.m0 * bitfieldExtract(int(sums), 0, 16) + u.m1 * (int(sums) >> 16);
         acc = fma(fm, float(m), acc);
