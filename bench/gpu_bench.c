@@ -92,7 +92,8 @@ static rg_code bench_product(bench *b, rg_type type, uint32_t cols, uint32_t gro
                               .x_div = 1,
                               .div = 1.0f,
                               .n = cols};
-    const rg_gpu_product_way way = {.type = type, .group_rows = group, .side = side, .no_matrix = no_matrix};
+    const rg_gpu_product_way way = {
+        .type = type, .group_rows = group, .side = side, .no_matrix = no_matrix};
     double ns = 0;
     rg_gpu_list_begin(b->list, true);
     rg_gpu_mul(b->list, &p, &way);

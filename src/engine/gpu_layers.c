@@ -35,8 +35,7 @@ static rg_gpu_ptr codes_at(const uint8_t *codes, uint32_t n) {
 /* Makes the codes. */
 static void quantize(const rg_gpu_rec *r, input in, uint32_t n, uint32_t rows) {
     if (n % 32) return;
-    const rg_gpu_quantize_args a = {
-        .x = rg_at(in.x), .y = rg_at(in.codes), .n = n, .x_stride = n};
+    const rg_gpu_quantize_args a = {.x = rg_at(in.x), .y = rg_at(in.codes), .n = n, .x_stride = n};
     rg_gpu_quantize(r->list, &a, rows);
     sync(r); /* codes */
 }
@@ -477,11 +476,10 @@ void rg_gpu_rec_shared(const rg_gpu_rec *r, uint32_t layer, const rg_mat *next_r
     plain(r, &w->shared_up, u_of(r), s->shared_up, T);
     if (next_router) plain(r, next_router, u_of(r), s->ahead, T);
     sync(r); /* hidden and up of the shared expert; the choice of experts */
-    const rg_gpu_silu_mul_args act = {
-        .g = rg_at(s->shared_hidden),
-        .u = rg_at(s->shared_up),
-        .codes = codes_at(hidden.codes, hp->n_ff_shared),
-        .n = hp->n_ff_shared};
+    const rg_gpu_silu_mul_args act = {.g = rg_at(s->shared_hidden),
+                                      .u = rg_at(s->shared_up),
+                                      .codes = codes_at(hidden.codes, hp->n_ff_shared),
+                                      .n = hp->n_ff_shared};
     rg_gpu_silu_mul(r->list, &act, T);
     sync(r); /* shared hidden */
     plain(r, &w->shared_down, hidden, s->shared_out, T);

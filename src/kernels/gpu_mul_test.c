@@ -59,9 +59,9 @@ typedef struct setup {
     const format *f;
     uint32_t n_in;
     size_t row_bytes;
-    uint8_t *w;   /* [N_EXP][N_OUT] rows */
-    float *x;     /* [ROWS][n_in] */
-    double *want; /* [ROWS][N_EXP][N_OUT] */
+    uint8_t *w;                   /* [N_EXP][N_OUT] rows */
+    float *x;                     /* [ROWS][n_in] */
+    double *want;                 /* [ROWS][N_EXP][N_OUT] */
     rg_gpu_buffer wb, xb, cb, yb; /* cb: xb as codes */
 } setup;
 

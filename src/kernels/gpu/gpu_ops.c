@@ -65,18 +65,26 @@ static uint32_t streams_of(uint32_t n_in) {
 /* Pairs of words of a type's table in shared memory. */
 static uint32_t grid_pairs(rg_type type) {
     switch (type) {
-    case RG_TYPE_IQ2_XXS: return 256;
-    case RG_TYPE_IQ2_XS: return 512;
-    case RG_TYPE_IQ2_S: return 1024;
-    case RG_TYPE_IQ3_XXS: return 128;
-    case RG_TYPE_IQ3_S: return 256;
+    case RG_TYPE_IQ2_XXS:
+        return 256;
+    case RG_TYPE_IQ2_XS:
+        return 512;
+    case RG_TYPE_IQ2_S:
+        return 1024;
+    case RG_TYPE_IQ3_XXS:
+        return 128;
+    case RG_TYPE_IQ3_S:
+        return 256;
     case RG_TYPE_IQ1_S:
-    case RG_TYPE_IQ1_M: return 2048;
+    case RG_TYPE_IQ1_M:
+        return 2048;
     case RG_TYPE_IQ4_NL:
     case RG_TYPE_IQ4_XS:
     case RG_TYPE_MXFP4:
-    case RG_TYPE_NVFP4: return 8;
-    default: return 1;
+    case RG_TYPE_NVFP4:
+        return 8;
+    default:
+        return 1;
     }
 }
 
@@ -103,8 +111,7 @@ static rg_gpu_kernel rows_kernel(const rg_gpu_product *p, const rg_gpu_product_w
                                  uint32_t rows, uint32_t cols, bool pair) {
     return (rg_gpu_kernel){.program = "mul_rows",
                            .spec = {(uint32_t)way->type, grid_pairs(way->type), cols, rows,
-                                    streams_of(p->n_in), (uint32_t)way->epilogue, pair,
-                                    way->fused},
+                                    streams_of(p->n_in), (uint32_t)way->epilogue, pair, way->fused},
                            .n_spec = 8};
 }
 

@@ -319,7 +319,8 @@ void group_q6(uint64_t b, uint e, inout Group u) {
     u.s1 = bitfieldExtract(int(s), 8, 8);
     u.d = f16_at(b + 208u);
     uint to_low = 4u * (j >> 1), to_high = 2u * j;
-    u.a = ((load_16(low) >> to_low) & 0x0F0F0F0Fu) | ((load_16(high) >> to_high) & 0x03030303u) << 4;
+    u.a = ((load_16(low) >> to_low) & 0x0F0F0F0Fu) |
+          ((load_16(high) >> to_high) & 0x03030303u) << 4;
     u.b = ((load_16(low + 16ul) >> to_low) & 0x0F0F0F0Fu) |
           ((load_16(high + 16ul) >> to_high) & 0x03030303u) << 4;
     u.a = minus(u.a, 32u);

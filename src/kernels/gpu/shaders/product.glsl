@@ -1,9 +1,10 @@
 // What the products share: which weights, which rows, and what happens to a result.
 //
 // The canonical dot of the device. A row is cut into groups of 32 values; group g belongs to class
-// g mod 8 of the stream that g / 8 falls into: streams of equally many eights, as many as streams_of
-// says; of floats, the four values from 4 i on belong to class i mod 8. In a class from acc = 0:
-//   quantised: total = exact integer sum of scale * code * code of x, acc = fma(d * dx, total, acc),
+// g mod 8 of the stream that g / 8 falls into: streams of equally many eights, as many as
+// streams_of says; of floats, the four values from 4 i on belong to class i mod 8. In a class from acc = 0:
+//   quantised: total = exact integer sum of scale * code * code of x,
+//              acc = fma(d * dx, total, acc),
 //              then, with minima, acc = fma(dm * dx, sum of m * codes of x, acc);
 //   nvfp4:     the two halves one after the other, each with its own d;
 //   floats:    acc = fma(w, x, acc), values ascending (behind the end of a row: zeros).

@@ -55,7 +55,8 @@ void main() {
     }
     barrier(); // the choice
     if (tid < p.k) {
-        precise float w = exp_own(p.logits.v[t * p.n + chosen[tid]] - p.logits.v[t * p.n + chosen[0]]);
+        float own = p.logits.v[t * p.n + chosen[tid]], top = p.logits.v[t * p.n + chosen[0]];
+        precise float w = exp_own(own - top);
         parts[tid] = w;
     }
     barrier(); // all parts
