@@ -8,25 +8,21 @@ figures are medians; the rows printed fit bench/results.tsv, `before` being the 
 
 The peer is a program that understands
     peer bench MODEL -t THREADS -p PROMPT -n TOKENS -r 1 --cold --evict --no-repack --lib DIR
+(with --resident without --cold --evict --no-repack)
 and prints lines `prefill ... tokens: X tok/s` and `decode ... tokens: X tok/s`.
 """
 import argparse
-import glob
 import json
 import os
-import platform
 import re
 import shlex
 import statistics
 import subprocess
 import sys
-import tempfile
-import time
 
-from memory_limit import MemoryLimit
+from measure import Failed, drop_page_cache, row, spread, start
 
 SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-RUN_SECONDS_MAX = 3600
 
 
 def size(text):
@@ -49,6 +45,8 @@ def parse(argv):
     p.add_argument("--prompt", type=int, default=128)
     p.add_argument("--tokens", type=int, default=32, help="decoded behind the prompt")
     p.add_argument("--reps", type=int, default=3)
+    p.add_argument("--resident", action="store_true",
+                   help="everything in memory: warm figures, the peer as it is by default")
     p.add_argument("--limit", type=size, help="memory limit of either process, e.g. 4G")
     p.add_argument("--regolith-args", default="", help="further flags of `regolith bench`")
     p.add_argument("--peer-args", default="--mmap", help="further flags of the driver")
@@ -60,76 +58,36 @@ def parse(argv):
     return args
 
 
-# ---- memory limit -------------------------------------------------------------------------------
-
-class Failed(Exception):
-    """One line for the user."""
-
-
-def parts_of(path):
-    """All files of a split model."""
-    match = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})(.*)", path)
-    if not match:
-        return [path]
-    start, count, end = (glob.escape(g) for g in match.groups())
-    return sorted(glob.glob(f"{start}-?????-of-{count}{end}"))
-
-
-def drop_page_cache(path):
-    for part in parts_of(path):
-        fd = os.open(part, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(fd)
-
-
-def start(command, limit_bytes):
-    """Standard output, and the peak of its memory where a limit is set."""
-    limit = MemoryLimit(limit_bytes)
-    try:
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-                                  check=False, timeout=RUN_SECONDS_MAX, preexec_fn=limit.enter)
-            out.seek(0)
-            err.seek(0)
-            said = err.read().decode("utf-8", "replace")
-            if done.returncode:
-                last = (said.strip().splitlines() or ["no message"])[-1]
-                raise Failed(f"{shlex.join(command)}: exit {done.returncode}: {last}")
-            return out.read().decode("utf-8", "replace"), said, limit.peak_bytes()
-    finally:
-        limit.close()
-
-
 def regolith_command(args):
     return [args.regolith, "bench", "-m", args.model, "--threads", str(args.threads), "-p",
-            str(args.prompt), "-n", str(args.tokens), "--reps", "1", "--cold", "--json",
-            *shlex.split(args.regolith_args)]
+            str(args.prompt), "-n", str(args.tokens), "--reps", "1",
+            *(() if args.resident else ("--cold",)), "--json", *shlex.split(args.regolith_args)]
 
 
 def run_regolith(args):
-    drop_page_cache(args.model)
+    if not args.resident:
+        drop_page_cache(args.model)
     out, said, peak = start(regolith_command(args), args.limit)
     figures = json.loads(out)
     for line in said.splitlines():
         if "warning" in line:
             print(line, file=sys.stderr)
-    return {"prefill": figures["prefill_tok_s"], "decode": figures["decode_tok_s"],
-            "warm decode": figures["warm"]["decode_tok_s"], "peak": peak,
-            "drive": figures["drive_gb_s"], "ceiling": figures["drive_ceiling_gb_s"]}
+    if args.resident:
+        figures = figures["warm"]
+    return {"prefill": figures["prefill_tok_s"], "decode": figures["decode_tok_s"], "peak": peak}
 
 
 def peer_command(args):
     command = [args.peer, "bench", args.peer_model or args.model, "-t", str(args.threads), "-p",
-               str(args.prompt), "-n", str(args.tokens), "-r", "1", "--cold", "--evict",
-               "--no-repack", *shlex.split(args.peer_args)]
+               str(args.prompt), "-n", str(args.tokens), "-r", "1",
+               *(() if args.resident else ("--cold", "--evict", "--no-repack")),
+               *shlex.split(args.peer_args)]
     return command + (["--lib", args.lib] if args.lib else [])
 
 
 def run_peer(args):
-    drop_page_cache(args.peer_model or args.model)
+    if not args.resident:
+        drop_page_cache(args.peer_model or args.model)
     out, _, peak = start(peer_command(args), args.limit)
     figures = {"peak": peak}
     for phase in ("prefill", "decode"):
@@ -142,28 +100,15 @@ def run_peer(args):
 
 # ---- output -------------------------------------------------------------------------------------
 
-def machine_name():
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as f:
-            name = re.search(r"model name\s*:\s*(.*)", f.read())
-    except OSError:
-        name = None
-    return f"{name[1] if name else platform.machine()}, {os.cpu_count()} cores"
-
-
-def spread(values):
-    return f"{min(values):.3g}-{max(values):.3g}"
-
-
 def rows(args, ours, theirs):
-    """Lines of bench/results.tsv: date machine backend model what command before after ratio kept
-    note"""
+    """Lines of bench/results.tsv, the peer first."""
     limit = f"{args.limit / SIZES['G']:.3g}G" if args.limit else "no"
     for phase, count in (("prefill", args.prompt), ("decode", args.tokens)):
         a = [r[phase] for r in theirs]
         b = [r[phase] for r in ours]
         before, after = statistics.median(a), statistics.median(b)
-        note = (f"cold, {args.reps} interleaved; {limit} memory limit; peer {spread(a)}, "
+        kind = "resident" if args.resident else "cold"
+        note = (f"{kind}, {args.reps} interleaved; {limit} memory limit; peer {spread(a)}, "
                 f"regolith {spread(b)}")
         peaks = [max((r["peak"] or 0) for r in side) / SIZES["M"] for side in (theirs, ours)]
         if all(peaks):
@@ -172,10 +117,8 @@ def rows(args, ours, theirs):
             note += f"; {args.note}"
         command = " ".join(["regolith bench -m", os.path.basename(args.model),
                             *regolith_command(args)[4:]])
-        yield "\t".join([time.strftime("%Y-%m-%d"), args.machine or machine_name(), "cpu",
-                         os.path.basename(args.model), f"{phase} {count} tok/s against llama.cpp",
-                         command, f"{before:.4g}", f"{after:.4g}",
-                         f"{after / before:.3f}" if before > 0 else "", "-", note])
+        yield row(args.model, f"{phase} {count} tok/s against llama.cpp", command, before, after,
+                  note, args.machine)
 
 
 def main(argv):

@@ -181,6 +181,14 @@ size_t rg_scratch_layout(const rg_scratch_shape *shape, rg_scratch *s, rg_thread
                          uint8_t *base);
 
 #define RG_GUESSES_MAX 16u /* ranks guessed in a decode window */
+#define RG_DECODE_ROWS 8u  /* windows of up to this many rows are decode windows */
+
+/* 8-bit copies of the layers' routers, to guess the next layer's experts with. */
+typedef struct rg_ahead {
+    rg_mat *routers; /* [n_layer], the first is unused; NULL: guesses take the routers themselves */
+    void *memory;
+    size_t memory_bytes;
+} rg_ahead;
 
 /* ---- core and sequence ---------------------------------------------------------------------- */
 
@@ -220,6 +228,7 @@ struct rg_core {
     /* First layer's experts by the usage profile, best first. */
     uint32_t first_guess[RG_GUESSES_MAX];
     uint32_t n_first_guess;
+    rg_ahead ahead;
 };
 
 /* State of one attention layer (trunk or draft). */
@@ -422,10 +431,16 @@ void rg_experts_record(rg_core *core, uint32_t layer, uint32_t T);
 /* Ends the window for the cache: routes in (layer, row, k) order; none when it failed. Fails when
  * the window cannot be recorded. */
 rg_code rg_experts_touch(rg_core *core, bool failed, rg_status *st);
+/* Routers to guess with: see ahead.c. Bytes of the copies of all layers; open makes the copies where experts stream. */
+uint64_t rg_ahead_bytes(const rg_model *m);
+RG_MUST_CHECK rg_code rg_ahead_open(rg_core *core, rg_status *st);
+void rg_ahead_close(rg_core *core);
 /* Reads ahead for the next layer from s.ahead, the next router's logits of the window's rows. */
 void rg_experts_ahead(rg_core *core, uint32_t next_layer, uint32_t T);
 /* The router to guess with behind this layer; NULL when nothing is to be read ahead. */
 const rg_mat *rg_experts_next_router(const rg_core *core, uint32_t layer);
+/* The same for a window of T rows: also NULL while guesses could not bring anything. */
+const rg_mat *rg_experts_guess_router(const rg_core *core, uint32_t layer, uint32_t T);
 
 /* ---- taps ----------------------------------------------------------------------------------- */
 

@@ -9,10 +9,8 @@
 #include "engine/core.h"
 #include "engine/gpu_core.h"
 
-#define DECODE_ROWS 8u /* windows of up to this many rows are decode windows */
-
 rg_stream_mode rg_experts_mode(uint32_t T) {
-    return T <= DECODE_ROWS ? RG_MODE_DECODE : RG_MODE_PREFILL;
+    return T <= RG_DECODE_ROWS ? RG_MODE_DECODE : RG_MODE_PREFILL;
 }
 
 static rg_stream_extent extent_of(const rg_tensor *t, uint32_t n_expert) {
@@ -116,6 +114,7 @@ void rg_experts_close(rg_core *core) {
     rg_free(core->routes);
     rg_free(core->touched);
     rg_free(core->route_rows);
+    rg_ahead_close(core);
 }
 
 rg_expert_bytes rg_experts_at(const rg_core *core, const rg_moe_weights *w, uint32_t layer,
@@ -276,64 +275,8 @@ static rg_code start_warm(rg_core *core, rg_status *st) {
 }
 
 rg_code rg_experts_start(rg_core *core, rg_status *st) {
+    /* A trace of resident experts records what streaming ones would guess. */
+    if (core->stream || core->opt.trace_path) RG_TRY(rg_ahead_open(core, st));
     if (core->opt.trace_path) RG_TRY(open_trace(core, st));
     return core->stream && core->opt.profile_path ? start_warm(core, st) : RG_OK;
-}
-
-/* ---- guesses -------------------------------------------------------------------------------- */
-
-const rg_mat *rg_experts_next_router(const rg_core *core, uint32_t layer) {
-    if (!core->stream && !core->trace) return NULL;
-    if (core->opt.io.lookahead == 0) return NULL;
-    if (layer + 1 >= core->hp->n_layer) return NULL; /* the draft block has another input */
-    return &core->w.layers[layer + 1].moe.router;
-}
-
-/* Rank by rank over the rows, each expert once. */
-static uint32_t guess_decode(rg_core *core, uint32_t T) {
-    rg_scratch *s = &core->s;
-    const uint32_t X = core->hp->n_expert;
-    const uint32_t k = X < RG_GUESSES_MAX ? X : RG_GUESSES_MAX;
-    uint32_t top[DECODE_ROWS][RG_GUESSES_MAX], n = 0;
-    memset(s->guess_count, 0, X * sizeof *s->guess_count);
-    for (uint32_t t = 0; t < T; t++)
-        rg_top_k(s->ahead + (size_t)t * X, X, k, top[t]);
-    for (uint32_t r = 0; r < k; r++) {
-        for (uint32_t t = 0; t < T; t++) {
-            const uint32_t e = top[t][r];
-            if (s->guess_count[e]++ == 0) s->items[n++] = e;
-        }
-    }
-    return n;
-}
-
-/* Every expert that a row would choose, most used first, then by index. */
-static uint32_t guess_prefill(rg_core *core, uint32_t T) {
-    rg_scratch *s = &core->s;
-    const uint32_t X = core->hp->n_expert, K = core->hp->n_expert_used;
-    uint32_t top[RG_EXPERT_USED_MAX], n = 0;
-    memset(s->guess_count, 0, X * sizeof *s->guess_count);
-    for (uint32_t t = 0; t < T; t++) {
-        rg_top_k(s->ahead + (size_t)t * X, X, K, top);
-        for (uint32_t k = 0; k < K; k++)
-            s->guess_count[top[k]]++;
-    }
-    /* Counts as floats rank through the same selection as scores: ties by lower index. */
-    for (uint32_t e = 0; e < X; e++) {
-        s->ahead[e] = (float)s->guess_count[e];
-        n += s->guess_count[e] > 0;
-    }
-    rg_top_k(s->ahead, X, n, s->items);
-    return n;
-}
-
-void rg_experts_ahead(rg_core *core, uint32_t next_layer, uint32_t T) {
-    const rg_stream_mode mode = rg_experts_mode(T);
-    const uint32_t n = mode == RG_MODE_DECODE ? guess_decode(core, T) : guess_prefill(core, T);
-    if (core->trace) rg_trace_ahead(core->trace, next_layer, core->s.items, n, mode);
-    if (!core->stream) return;
-    const uint32_t base = rg_stream_item(core->stream, next_layer, 0);
-    for (uint32_t i = 0; i < n; i++)
-        core->s.items[i] += base;
-    rg_stream_ahead(core->stream, next_layer, core->s.items, n, UINT32_MAX, mode);
 }

@@ -405,7 +405,7 @@ static rg_code run_streamed(moe_job *job, const rg_window *win, rg_input *u, rg_
         rg_stream_begin(core->stream, job->layer, s->items, n, rg_experts_mode(job->T), &turn, st));
     core->times.plan_ns += rg_now_ns() - begin;
     job->times->before_router_ns += rg_core_lap(core);
-    const rg_mat *next = rg_experts_next_router(core, job->layer);
+    const rg_mat *next = rg_experts_guess_router(core, job->layer, job->T);
     run_shared(job, u, NULL, next);
     if (next) rg_experts_ahead(core, job->layer + 1, job->T);
     finish_shared(job);

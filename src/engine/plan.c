@@ -8,6 +8,12 @@
 #define CHUNK_MIN      32u
 #define CHUNK_AUTO_MAX 4096u
 #define SCRATCH_SHARE  6u /* of scratch and arena together, at most one in this many for scratch */
+/* The next larger chunk is taken when it saves this part of a token's cost. */
+#define CHUNK_GAIN 0.1
+/* Against reading a byte of a drive of 2.5 GB/s, measured on two cores: unpacking a byte of an
+ * expert; multiplying a byte of weights with one more token. */
+#define UNPACK_COST  0.35
+#define PRODUCT_COST (1.0 / 72)
 /* Buffers of the readers and stacks of the threads. */
 #define IO_BYTES ((uint64_t)8 << 20)
 /* Without --ram a tenth of the free memory, at least this, is left to others. */
@@ -44,20 +50,35 @@ static uint64_t ngram_bytes(const rg_plan *p, const rg_model *m, uint32_t chunk)
     return rg_ple_reader_bytes(&o);
 }
 
-/* Expert bytes that a cold chunk reads for each of its tokens: a chunk of c tokens touches
+/* Bytes of the experts that a chunk touches, for each of its tokens: a chunk of c tokens touches
  * X (1 - (1 - K/X)^c) experts of a layer when uses are spread evenly, about four fifths of that as
- * measured on real text; what fits the arena is read once. */
-static double read_per_token(const rg_plan *p, const rg_model *m, uint32_t chunk, uint64_t arena) {
+ * measured on real text. */
+static double touched_per_token(const rg_plan *p, const rg_model *m, uint32_t chunk) {
     const double X = m->hp.n_expert, K = m->hp.n_expert_used;
-    const double layers = m->hp.n_layer + m->hp.n_mtp;
-    const double touched = 0.8 * X * (1.0 - pow(1.0 - K / X, chunk)) * layers;
-    const double held = (double)arena / (double)p->slot_bytes;
-    const double missing = fmax(touched - fmin(held, X * layers), 0.0);
-    return missing * (double)p->experts_bytes / (X * layers) / chunk;
+    return 0.8 * (1.0 - pow(1.0 - K / X, chunk)) * (double)p->experts_bytes / chunk;
 }
 
-/* The chunk with the fewest bytes read for a token: a larger one shares an expert among more
- * tokens, but its scratch comes out of the arena. */
+/* The share of the experts that are not held. Chunk after chunk goes through all layers, so what is
+ * held is worth no more than its share, however often it is used. */
+static double missing_share(const rg_plan *p, uint64_t arena) {
+    return 1.0 - fmin((double)arena / (double)p->slot_bytes / p->n_item, 1.0);
+}
+
+static double read_per_token(const rg_plan *p, const rg_model *m, uint32_t chunk, uint64_t arena) {
+    return touched_per_token(p, m, chunk) * missing_share(p, arena);
+}
+
+/* What a token of a chunk costs, in bytes of reading: its part of the experts, read where they are
+ * not held and unpacked once for the whole chunk, and the products that it has for itself. */
+static double token_cost(const rg_plan *p, const rg_model *m, uint32_t chunk, uint64_t arena) {
+    const double used =
+        (double)p->experts_bytes * m->hp.n_expert_used / m->hp.n_expert + (double)p->trunk_bytes;
+    return touched_per_token(p, m, chunk) * (missing_share(p, arena) + UNPACK_COST) +
+           used * PRODUCT_COST;
+}
+
+/* The smallest chunk that makes a token nearly as cheap as it can be: a larger one shares an expert
+ * among more tokens, but its scratch comes out of the arena. */
 static void choose_chunk(rg_plan *p, const rg_model *m, const rg_plan_request *req,
                          uint64_t fixed_bytes) {
     double best = HUGE_VAL;
@@ -67,11 +88,8 @@ static void choose_chunk(rg_plan *p, const rg_model *m, const rg_plan_request *r
         /* Decode lives on the arena: prefill may take a share of it, not the most. */
         const uint64_t room = p->budget_bytes - fixed_bytes;
         if (p->chunk && scratch > room / SCRATCH_SHARE) break;
-        const uint64_t arena = p->budget_bytes - fixed_bytes - scratch;
-        const double cost = read_per_token(p, m, c, arena);
-        /* Where nothing is read a wider chunk shares compute only, up to the default. */
-        const bool wider = cost <= 0.0 && c <= RG_CHUNK_DEFAULT;
-        if (cost >= best && !wider) continue;
+        const double cost = token_cost(p, m, c, p->budget_bytes - fixed_bytes - scratch);
+        if (cost > best * (1.0 - CHUNK_GAIN)) break;
         best = cost;
         p->chunk = c;
     }
@@ -91,6 +109,7 @@ static rg_code measure(rg_plan *p, const rg_model *m, const rg_plan_request *req
     p->state_bytes = p->n_session * p->seq_bytes + p->snapshot_bytes;
     p->host_bytes = req->host_bytes;
     p->io_bytes = IO_BYTES;
+    p->ahead_bytes = rg_ahead_bytes(m);
     p->slot_bytes = layout.slot_bytes_max;
     p->arena_min_bytes = rg_stream_min_bytes(&layout, m->hp.n_expert_used);
     p->n_item = m->hp.n_expert * (m->hp.n_layer + m->hp.n_mtp);
@@ -106,7 +125,7 @@ static rg_code refuse(const rg_plan *p, uint64_t need, rg_status *st) {
         p->automatic ? "free memory" : "a budget", (unsigned long long)(p->budget_bytes >> 20),
         (unsigned long long)(p->trunk_bytes >> 20), (unsigned long long)(p->state_bytes >> 20),
         (unsigned long long)(p->scratch_bytes >> 20),
-        (unsigned long long)((p->host_bytes + p->io_bytes) >> 20),
+        (unsigned long long)((p->host_bytes + p->io_bytes + p->ahead_bytes) >> 20),
         (unsigned long long)(p->ngram_bytes >> 20),
         (unsigned long long)((p->arena_min_bytes + ((1u << 20) - 1)) >> 20),
         (unsigned long long)((need + ((1u << 20) - 1)) >> 20));
@@ -139,18 +158,21 @@ rg_code rg_plan_make(rg_plan *p, const rg_model *m, const rg_plan_request *req, 
         p->budget_bytes = avail > margin ? avail - margin : 0;
     }
     choose_ngram(p, m);
-    const uint64_t fixed = p->trunk_bytes + p->state_bytes + p->host_bytes + p->io_bytes;
+    const uint64_t fixed =
+        p->trunk_bytes + p->state_bytes + p->host_bytes + p->io_bytes + p->ahead_bytes;
     const uint64_t asked = asked_arena(p, req);
     p->chunk = req->chunk;
     if (!p->chunk && !asked) choose_chunk(p, m, req, fixed);
     if (!p->chunk) p->chunk = asked ? RG_CHUNK_DEFAULT : CHUNK_MIN;
     p->scratch_bytes = scratch_bytes(m, p->chunk, req->n_threads);
     p->ngram_bytes = ngram_bytes(p, m, p->chunk);
-    const uint64_t rest = fixed + p->scratch_bytes + p->ngram_bytes;
+    uint64_t rest = fixed + p->scratch_bytes + p->ngram_bytes;
     if (asked) {
         p->arena_bytes = asked;
-    } else if (rest + p->experts_bytes <= p->budget_bytes) {
+    } else if (rest - p->ahead_bytes + p->experts_bytes <= p->budget_bytes) {
         p->resident = true;
+        rest -= p->ahead_bytes;
+        p->ahead_bytes = 0;
         p->arena_bytes = p->experts_bytes;
         p->n_slot = p->n_item;
     } else if (rest + p->arena_min_bytes > p->budget_bytes) {
@@ -185,6 +207,9 @@ rg_code rg_plan_print(const rg_plan *p, rg_buf *out, rg_status *st) {
     snprintf(note, sizeof note, "prefill in chunks of %u tokens, given back after it", p->chunk);
     RG_TRY(line(out, "scratch", p->scratch_bytes, note, st));
     RG_TRY(line(out, "host", p->host_bytes + p->io_bytes, "vocabulary, metadata, threads", st));
+    if (p->ahead_bytes) {
+        RG_TRY(line(out, "look-ahead", p->ahead_bytes, "8-bit copies of the routers", st));
+    }
     if (p->ngram_bytes) {
         if (p->ngram_resident) {
             snprintf(note, sizeof note, "the whole table");

@@ -4,9 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "forge/doctor_parts.h"
 #include "model/model.h"
+#include "model/pack.h"
 
 rg_code rg_doctor_step(rg_doctor_steps *s, const char *what, rg_status *st) {
     const rg_doctor_options *opt = s->opt;
@@ -91,6 +93,42 @@ static rg_code largest_file(const rg_gguf *g, char **out, rg_status *st) {
     return *out ? RG_OK : RG_NOMEM;
 }
 
+typedef struct pack_watch {
+    const atomic_bool *cancel; /* or NULL */
+} pack_watch;
+
+static bool not_canceled(void *user) {
+    const pack_watch *w = user;
+    return !w->cancel || !atomic_load_explicit(w->cancel, memory_order_relaxed);
+}
+
+/* The pack that runs of this model would stream from. A bad one is a finding. */
+static rg_code look_at_pack(rg_doctor_model *m, const rg_doctor_options *opt, const rg_gguf *g,
+                            const rg_model *model, rg_doctor_steps *steps, rg_status *st) {
+    char *path = NULL;
+    rg_pack *pack = NULL;
+    rg_status found = {0};
+    pack_watch watch = {opt->cancel};
+    RG_TRY(rg_pack_default_path(&path, opt->model, st));
+    m->pack_found = access(path, F_OK) == 0;
+    rg_code rc = RG_OK;
+    if (m->pack_found) {
+        rc = rg_pack_open(&pack, path, &found);
+        if (rc == RG_OK) rc = rg_pack_check(pack, g, model, &found);
+        if (rc == RG_OK && !opt->quick) {
+            rc = rg_doctor_step(steps, "pack data", &found);
+            if (rc == RG_OK) rc = rg_pack_verify(pack, not_canceled, &watch, &found);
+            m->pack_checked = rc == RG_OK;
+        }
+        m->pack_ok = rc == RG_OK;
+    }
+    rg_pack_close(pack);
+    rg_free(path);
+    if (rc == RG_NOMEM || rc == RG_CANCELED) return rg_fail(st, rc, "%s", found.message);
+    if (rc != RG_OK) memcpy(m->pack_error, found.message, sizeof m->pack_error);
+    return RG_OK;
+}
+
 /* A bad model is a finding. `*drive_path`: the file to measure, NULL without a readable model. */
 static rg_code look_at_model(rg_doctor_model *m, const rg_doctor_options *opt, char **drive_path,
                              rg_doctor_steps *steps, rg_status *st) {
@@ -110,6 +148,7 @@ static rg_code look_at_model(rg_doctor_model *m, const rg_doctor_options *opt, c
         m->data_checked = rc == RG_OK;
     }
     m->ok = rc == RG_OK;
+    if (m->ok) rc = look_at_pack(m, opt, g, model, steps, &found);
     rg_model_destroy(model);
     rg_gguf_close(g);
     if (rc == RG_NOMEM || rc == RG_CANCELED) {

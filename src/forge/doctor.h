@@ -62,6 +62,9 @@ typedef struct rg_doctor_model {
     bool given, ok;
     bool data_checked; /* every scale of every block is finite */
     char error[232];
+    bool pack_found, pack_ok; /* the pack beside it: made of this model, and whole */
+    bool pack_checked;        /* every expert has its checksum */
+    char pack_error[232];
     uint32_t n_file, n_layer, n_expert, n_expert_used;
     uint64_t n_tensor;
     uint64_t size_bytes, experts_bytes, ngram_bytes, trunk_bytes;

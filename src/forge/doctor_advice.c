@@ -27,6 +27,8 @@ static void on_model(rg_doctor_report *r) {
     if (m->given && !m->ok) advise(r, "the model cannot be used: %.150s", m->error);
     if (m->given && m->ok && !m->data_checked)
         advise(r, "the model's data was not read; run without --quick to check every block");
+    if (m->pack_found && !m->pack_ok)
+        advise(r, "remove the pack or make it anew: %.150s", m->pack_error);
     const uint64_t memory = r->machine.memory_available_bytes;
     if (m->ok && memory && m->trunk_bytes > memory) {
         advise(r, "the model's trunk takes %llu MiB, %llu MiB of memory are free",

@@ -46,8 +46,11 @@ static rg_code model_text(const rg_doctor_model *m, rg_buf *out, rg_status *st) 
                          m->expert_bytes >> 10));
     RG_TRY(
         rg_buf_printf(out, st, "  %-22s %" PRIu64 " MiB\n", "n-gram table", m->ngram_bytes >> 20));
-    return rg_buf_printf(out, st, "  %-22s %s\n", "data",
-                         m->data_checked ? "every block is finite" : "not read");
+    RG_TRY(rg_buf_printf(out, st, "  %-22s %s\n", "data",
+                         m->data_checked ? "every block is finite" : "not read"));
+    if (!m->pack_found) return RG_OK;
+    const char *whole = m->pack_checked ? "every expert has its checksum" : "whole, data not read";
+    return rg_buf_printf(out, st, "  %-22s %s\n", "pack", m->pack_ok ? whole : m->pack_error);
 }
 
 static rg_code drive_text(const rg_doctor_drive *d, rg_buf *out, rg_status *st) {
@@ -203,6 +206,10 @@ static json_t *model_json(const rg_doctor_model *m) {
         {"ok", json_boolean(m->ok)},
         {"data_checked", json_boolean(m->data_checked)},
         {"error", m->error[0] ? text(m->error) : json_null()},
+        {"pack_found", json_boolean(m->pack_found)},
+        {"pack_ok", json_boolean(m->pack_ok)},
+        {"pack_checked", json_boolean(m->pack_checked)},
+        {"pack_error", m->pack_error[0] ? text(m->pack_error) : json_null()},
         {"files", number(m->n_file)},
         {"tensors", number(m->n_tensor)},
         {"layers", number(m->n_layer)},

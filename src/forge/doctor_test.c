@@ -2,12 +2,15 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 #include <jansson.h>
 
 #include "forge/doctor_parts.h"
+#include "forge/forge.h"
 #include "forge/test_folder.h"
 
 static void count_step(void *user, const char *what, uint32_t done, uint32_t total) {
@@ -147,6 +150,53 @@ static void bad_model(void **state) {
     rg_free(r);
 }
 
+static void copy_file(const char *from, const char *to) {
+    char *data = NULL;
+    size_t len = 0;
+    assert_int_equal(rg_file_slurp(&data, &len, from, 1u << 24, NULL), RG_OK);
+    FILE *f = fopen(to, "wbe");
+    assert_non_null(f);
+    assert_int_equal(fwrite(data, 1, len, f), len);
+    assert_int_equal(fclose(f), 0);
+    rg_free(data);
+}
+
+/* The pack beside a model is looked at; a bad one is a finding of its own. */
+static void with_pack(void **state) {
+    (void)state;
+    test_folder f;
+    char model[600];
+    rg_buf line;
+    rg_doctor_report *r = rg_alloc(1, sizeof *r, NULL);
+    folder_make(&f);
+    snprintf(model, sizeof model, "%s", folder_file(&f, "m.gguf"));
+    copy_file(RG_TEST_DATA "/tiny/a-mix.gguf", model);
+    const rg_forge_pack_options pack = {.model_path = model};
+    rg_buf_init(&line, 0);
+    assert_int_equal(rg_forge_pack(&pack, &line, NULL), RG_OK);
+    const rg_doctor_options opt = {.model = model, .quick = true, .n_threads = 1};
+    assert_int_equal(rg_doctor_run(r, &opt, NULL), RG_OK);
+    assert_true(r->model.ok && r->model.pack_found && r->model.pack_ok);
+    assert_false(r->model.pack_checked); /* not read: quick */
+    assert_int_equal(truncate(folder_file(&f, "m.rgpack"), 5000), 0);
+    assert_int_equal(rg_doctor_run(r, &opt, NULL), RG_OK);
+    assert_true(r->model.ok && r->model.pack_found);
+    assert_false(r->model.pack_ok);
+    assert_non_null(strstr(r->model.pack_error, "m.rgpack"));
+    json_t *o = parse(r);
+    assert_true(json_is_string(json_object_get(json_object_get(o, "model"), "pack_error")));
+    json_decref(o);
+    bool advised = false;
+    for (uint32_t i = 0; i < r->n_advice; i++)
+        advised = advised || strstr(r->advice[i], "remove the pack");
+    assert_true(advised);
+    assert_int_equal(unlink(folder_file(&f, "m.rgpack")), 0);
+    assert_int_equal(unlink(model), 0);
+    folder_remove(&f);
+    rg_buf_deinit(&line);
+    rg_free(r);
+}
+
 static void bad_folder(void **state) {
     (void)state;
     rg_doctor_report *r = rg_alloc(1, sizeof *r, NULL);
@@ -243,8 +293,8 @@ static int load_drivers(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scratch_folder), cmocka_unit_test(with_model), cmocka_unit_test(bad_model),
-        cmocka_unit_test(bad_folder),     cmocka_unit_test(canceled),   cmocka_unit_test(advice),
-        cmocka_unit_test(readers),
+        cmocka_unit_test(with_pack),      cmocka_unit_test(bad_folder), cmocka_unit_test(canceled),
+        cmocka_unit_test(advice),         cmocka_unit_test(readers),
     };
     return cmocka_run_group_tests(tests, load_drivers, NULL);
 }

@@ -84,6 +84,47 @@ static void writes_a_pack_that_belongs_to_the_model(void **state) {
     rg_gguf_close(g);
 }
 
+static bool count_layers(void *user) {
+    return ++*(uint32_t *)user < 100;
+}
+
+static bool stop_at_once(void *user) {
+    (void)user;
+    return false;
+}
+
+/* A flipped bit anywhere in the experts is found, and which expert it is in. */
+static void a_flipped_bit_is_found(void **state) {
+    (void)state;
+    rg_pack *p = NULL;
+    rg_status st = {0};
+    uint32_t layers = 0;
+    pack_well("32 experts in 4 layers");
+    assert_int_equal(rg_pack_open(&p, out, NULL), RG_OK);
+    assert_int_equal(rg_pack_verify(p, count_layers, &layers, NULL), RG_OK);
+    assert_int_equal(layers, 4);
+    assert_int_equal(rg_pack_verify(p, stop_at_once, NULL, NULL), RG_CANCELED);
+    for (uint32_t i = 0; i < 32; i += 5) {
+        const rg_pack_group *g = rg_pack_group_at(p, i / 8);
+        const off_t at = (off_t)(g->offset + i % 8 * g->stride + (i * 97) % g->item_bytes);
+        char byte = 0, where[40];
+        const int fd = open(out, O_RDWR | O_CLOEXEC);
+        assert_int_equal(pread(fd, &byte, 1, at), 1);
+        byte ^= 16;
+        assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+        assert_int_equal(rg_pack_verify(p, NULL, NULL, &st), RG_IO);
+        snprintf(where, sizeof where, "layer %u expert %u ", i / 8, i % 8);
+        assert_non_null(strstr(st.message, where));
+        assert_non_null(strstr(st.message, out));
+        byte ^= 16;
+        assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+        close(fd);
+        st = (rg_status){0};
+    }
+    assert_int_equal(rg_pack_verify(p, NULL, NULL, NULL), RG_OK);
+    rg_pack_close(p);
+}
+
 /* Cut anywhere, with a byte flipped or of another pack: the result is the same file. */
 static void continues_what_a_killed_run_left(void **state) {
     (void)state;
@@ -209,6 +250,7 @@ static void tells_how_far_it_is(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writes_a_pack_that_belongs_to_the_model),
+        cmocka_unit_test(a_flipped_bit_is_found),
         cmocka_unit_test(continues_what_a_killed_run_left),
         cmocka_unit_test(keeps_other_files),
         cmocka_unit_test(yields_to_another_writer),

@@ -106,4 +106,10 @@ RG_MUST_CHECK rg_code rg_pack_mover_file(rg_pack_mover *mover, const rg_file *fi
                                          const char *name, const rg_pack_group *group,
                                          uint32_t item, uint64_t *sum, rg_status *st);
 
+/* Reads a whole pack and compares every expert with its checksum. IO names the pack, the layer and
+ * the expert of the first that differs. `tick` (may be NULL) is asked after every layer; CANCELED
+ * when it says false. */
+RG_MUST_CHECK rg_code rg_pack_verify(const rg_pack *pack, bool (*tick)(void *user), void *user,
+                                     rg_status *st);
+
 #endif

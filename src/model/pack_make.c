@@ -188,3 +188,31 @@ rg_code rg_pack_mover_file(rg_pack_mover *mover, const rg_file *file, const char
     *sum = XXH3_64bits_digest(mover->hash);
     return RG_OK;
 }
+
+static rg_code verify_group(const rg_pack *pack, uint32_t group, const rg_file *file,
+                            rg_pack_mover *mover, rg_status *st) {
+    const rg_pack_group *g = rg_pack_group_at(pack, group);
+    for (uint32_t i = 0; i < g->n_item; i++) {
+        uint64_t sum = 0;
+        RG_TRY(rg_pack_mover_file(mover, file, rg_pack_path(pack), g, i, &sum, st));
+        if (sum == g->checksums[i]) continue;
+        return rg_fail(st, RG_IO, "%s: layer %u expert %u has checksum %016llx, not %016llx",
+                       rg_pack_path(pack), group, i, (unsigned long long)sum,
+                       (unsigned long long)g->checksums[i]);
+    }
+    return RG_OK;
+}
+
+rg_code rg_pack_verify(const rg_pack *pack, bool (*tick)(void *user), void *user, rg_status *st) {
+    rg_file file;
+    rg_pack_mover mover = {0};
+    RG_TRY(rg_file_open(&file, rg_pack_path(pack), st));
+    rg_code rc = rg_pack_mover_init(&mover, st);
+    for (uint32_t g = 0; rc == RG_OK && g < rg_pack_group_count(pack); g++) {
+        rc = verify_group(pack, g, &file, &mover, st);
+        if (rc == RG_OK && tick && !tick(user)) rc = rg_fail(st, RG_CANCELED, "canceled");
+    }
+    rg_pack_mover_deinit(&mover);
+    rg_file_close(&file);
+    return rc;
+}

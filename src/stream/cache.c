@@ -80,6 +80,7 @@ static void reset(rg_cache *c) {
         c->slot_of[i] = RG_SLOT_NONE;
     for (uint32_t g = 0; g < c->items->n_group; g++) {
         c->successor[g] = RG_GROUP_NONE;
+        c->n_held[g] = 0;
         for (uint32_t l = 0; l < c->n_list; l++)
             rg_slot_list_init(list_of(c, g, l));
     }
@@ -104,13 +105,14 @@ rg_code rg_cache_init(rg_cache *out, rg_arena *arena, const rg_items *items,
         out->level_cap[l] =
             (uint32_t)((uint64_t)arena->n_slot * out->policy->cap_permille[l] / 1000);
     out->slot_of = rg_alloc(items->n_item, sizeof *out->slot_of, st);
+    out->n_held = rg_alloc(items->n_group, sizeof *out->n_held, st);
     out->heat = rg_alloc(items->n_item, sizeof *out->heat, st);
     out->wanted = rg_alloc(items->n_item, sizeof *out->wanted, st);
     out->lists = rg_alloc((size_t)items->n_group * out->n_list, sizeof *out->lists, st);
     out->successor = rg_alloc(items->n_group, sizeof *out->successor, st);
     out->fresh = rg_alloc(arena->n_slot, sizeof *out->fresh, st);
-    if (!out->slot_of || !out->heat || !out->wanted || !out->lists || !out->successor ||
-        !out->fresh) {
+    if (!out->slot_of || !out->n_held || !out->heat || !out->wanted || !out->lists ||
+        !out->successor || !out->fresh) {
         rg_cache_deinit(out);
         return RG_NOMEM;
     }
@@ -120,6 +122,7 @@ rg_code rg_cache_init(rg_cache *out, rg_arena *arena, const rg_items *items,
 
 void rg_cache_deinit(rg_cache *c) {
     rg_free(c->slot_of);
+    rg_free(c->n_held);
     rg_free(c->heat);
     rg_free(c->wanted);
     rg_free(c->lists);
@@ -131,6 +134,11 @@ void rg_cache_deinit(rg_cache *c) {
 uint32_t rg_cache_find(const rg_cache *c, uint32_t item) {
     RG_ASSERT(item < c->items->n_item);
     return c->slot_of[item];
+}
+
+bool rg_cache_is_whole(const rg_cache *c, uint32_t group) {
+    RG_ASSERT(group < c->items->n_group);
+    return c->n_held[group] == c->items->groups[group].n_item;
 }
 
 /* ---- leaving --------------------------------------------------------------------------------- */
@@ -150,6 +158,7 @@ void rg_cache_drop(rg_cache *c, uint32_t slot, bool lost) {
     if (s->state == RG_SLOT_GUESS) count_wasted(c, s);
     list_remove(c, slot);
     c->slot_of[s->item] = RG_SLOT_NONE;
+    c->n_held[rg_items_group(c->items, s->item)]--;
     c->hooks.dropped(c->hooks.user, slot);
     if (lost)
         rg_arena_lose(c->arena, slot);
@@ -395,6 +404,7 @@ uint32_t rg_cache_claim(rg_cache *c, uint32_t item, rg_claim_kind kind, uint32_t
     const bool guess = kind != RG_CLAIM_MISS && kind != RG_CLAIM_WARM;
     rg_arena_claim(c->arena, slot, item, group, guess ? RG_SLOT_GUESS : RG_SLOT_HELD);
     c->slot_of[item] = slot;
+    c->n_held[group]++;
     rg_slot *s = &c->arena->slots[slot];
     if (guess) {
         s->rank = rank;
@@ -581,7 +591,11 @@ bool rg_cache_is_valid(const rg_cache *c) {
     }
     for (uint32_t b = 0; b < c->arena->n_slab; b++)
         held += c->arena->slabs[b].n_held;
-    for (uint32_t i = 0; i < c->items->n_item; i++)
-        if (c->slot_of[i] != RG_SLOT_NONE) mapped++;
+    for (uint32_t g = 0; g < c->items->n_group; g++) {
+        const uint32_t before = mapped;
+        for (uint32_t i = c->items->first_item[g]; i < c->items->first_item[g + 1]; i++)
+            if (c->slot_of[i] != RG_SLOT_NONE) mapped++;
+        if (mapped - before != c->n_held[g]) return false;
+    }
     return listed == held && mapped == held;
 }

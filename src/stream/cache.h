@@ -36,6 +36,7 @@ typedef struct rg_cache {
     rg_cache_hooks hooks;
     rg_stream_meters *meters; /* logical counts only */
     uint32_t *slot_of;        /* [n_item] */
+    uint32_t *n_held;         /* [n_group] items with a slot */
     rg_heat *heat;            /* [n_item] kept after the item left */
     uint32_t *wanted;         /* [n_item] number of the turn that wanted it last */
     rg_slot_list *lists;      /* [n_group][n_list] */
@@ -62,6 +63,8 @@ void rg_cache_deinit(rg_cache *c);
 
 /* The slot of an item or RG_SLOT_NONE. */
 uint32_t rg_cache_find(const rg_cache *c, uint32_t item);
+/* Whether every item of a group has a slot, so that nothing of it need be read. */
+bool rg_cache_is_whole(const rg_cache *c, uint32_t group);
 /* Opens a turn: remembers what is wanted and drops the guesses of the group that are not. */
 void rg_cache_begin(rg_cache *c, uint32_t group, const uint32_t *items, uint32_t n);
 void rg_cache_end(rg_cache *c);

@@ -22,6 +22,7 @@
 #define STALL_MS_DEFAULT 30000u
 #define COST_DEFAULT     300u
 #define NS_PER_MS        1000000u
+#define GUESS_PERIOD     8u /* windows; see rg_stream_wants_guesses */
 
 /* ---- hooks ----------------------------------------------------------------------------------- */
 
@@ -471,6 +472,12 @@ uint32_t rg_stream_ahead(rg_stream *s, uint32_t group, const uint32_t *items, ui
     rg_sched_pump(&s->sched);
     rg_sched_unlock(&s->sched);
     return queued;
+}
+
+bool rg_stream_wants_guesses(const rg_stream *s, uint32_t group, rg_stream_mode mode) {
+    if (rg_cache_is_whole(&s->cache, group)) return false;
+    if (mode != RG_MODE_DECODE || s->ahead.depth > 0) return true;
+    return !s->ahead.fixed && s->cache.window % GUESS_PERIOD == 0;
 }
 
 void rg_stream_touch(rg_stream *s, const uint32_t *items, uint32_t n) {

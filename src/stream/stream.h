@@ -246,6 +246,12 @@ void rg_stream_retire(rg_stream *s, uint64_t fence);
 uint32_t rg_stream_ahead(rg_stream *s, uint32_t group, const uint32_t *items, uint32_t n,
                          uint32_t cap, rg_stream_mode mode);
 
+/* Whether guesses for `group` could bring anything now: not when the directory holds all of it, nor,
+ * in decode, while the governor reads nothing ahead, but for one window in eight, by which it learns
+ * when that changes. For callers to whom a guess costs work; rg_stream_ahead need not be called when
+ * this is false. */
+bool rg_stream_wants_guesses(const rg_stream *s, uint32_t group, rg_stream_mode mode);
+
 /* Closes a window, after verification: items of the accepted rows in (layer, row, k) order,
  * repetitions welcome. Refreshes recency and use counts in that order; items that were read in this
  * window and are not named rank as unused read-aheads (the next victims); then, after decode turns,

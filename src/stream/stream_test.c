@@ -490,6 +490,55 @@ static void test_warm_and_clear(void **state) {
     rg_stream_destroy(s);
 }
 
+/* A window of one turn on `group`. */
+static void run_window(rg_stream *s, uint32_t group, const uint32_t *guesses, uint32_t n_guess,
+                       const uint32_t *items, uint32_t n) {
+    const rg_turn *turn;
+    uint32_t item;
+    if (rg_stream_wants_guesses(s, group, RG_MODE_DECODE))
+        rg_stream_ahead(s, group, guesses, n_guess, UINT32_MAX, RG_MODE_DECODE);
+    assert_int_equal(rg_stream_begin(s, group, items, n, RG_MODE_DECODE, &turn, NULL), RG_OK);
+    const uint32_t n_pending = turn->n_pending;
+    for (uint32_t i = 0; i < n_pending; i++)
+        assert_int_equal(rg_stream_wait(s, &item, NULL), RG_OK);
+    rg_stream_end(s, 0);
+    rg_stream_touch(s, items, n);
+}
+
+static void test_guesses_are_wanted_while_they_can_pay(void **state) {
+    (void)state;
+    uint32_t items[ITEMS], wanted = 0;
+    rg_stream_options o = options(2 * ITEMS);
+    rg_stream *s;
+    assert_int_equal(rg_stream_create(&s, &o, NULL), RG_OK);
+    for (uint32_t i = 0; i < ITEMS; i++)
+        items[i] = rg_stream_item(s, 1, i);
+    run_window(s, 1, items, ITEMS - 1, items, ITEMS - 1);
+    assert_true(rg_stream_wants_guesses(s, 1, RG_MODE_DECODE));
+    assert_true(rg_stream_wants_guesses(s, 1, RG_MODE_PREFILL));
+    run_window(s, 1, items, ITEMS, items, ITEMS); /* now it is held whole */
+    assert_false(rg_stream_wants_guesses(s, 1, RG_MODE_DECODE));
+    assert_false(rg_stream_wants_guesses(s, 1, RG_MODE_PREFILL));
+    assert_true(rg_stream_wants_guesses(s, 2, RG_MODE_DECODE));
+    rg_stream_destroy(s);
+
+    /* Guesses that never come true are asked for ever more rarely, and never not at all. */
+    o = options(12);
+    assert_int_equal(rg_stream_create(&s, &o, NULL), RG_OK);
+    for (uint32_t w = 0; w < 4000; w++) {
+        uint32_t other[4], guesses[8];
+        for (uint32_t i = 0; i < 8; i++) {
+            other[i % 4] = rg_stream_item(s, 1, (8 * w + i) % (ITEMS / 2));
+            guesses[i] = rg_stream_item(s, 1, ITEMS / 2 + (8 * w + i) % (ITEMS / 2));
+        }
+        run_window(s, 1, guesses, 8, other, 4);
+        if (w >= 3200) wanted += rg_stream_wants_guesses(s, 1, RG_MODE_DECODE);
+    }
+    assert_int_equal(rg_stream_lookahead(s), 0);
+    assert_int_equal(wanted, 100);
+    rg_stream_destroy(s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_devices_agree),
@@ -502,6 +551,7 @@ int main(void) {
         cmocka_unit_test(test_rss_is_flat),
         cmocka_unit_test(test_torture),
         cmocka_unit_test(test_warm_and_clear),
+        cmocka_unit_test(test_guesses_are_wanted_while_they_can_pay),
         cmocka_unit_test(test_meters_from_another_thread),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
