@@ -2,7 +2,8 @@
 //
 // The canonical dot of the device. A row is cut into groups of 32 values; group g belongs to class
 // g mod 8 of the stream that g / 8 falls into: streams of equally many eights, as many as
-// streams_of says; of floats, the four values from 4 i on belong to class i mod 8. In a class from acc = 0:
+// streams_of says; of floats, the four values from 4 i on belong to class i mod 8. In a class, from
+// acc = 0:
 //   quantised: total = exact integer sum of scale * code * code of x,
 //              acc = fma(d * dx, total, acc),
 //              then, with minima, acc = fma(dm * dx, sum of m * codes of x, acc);
