@@ -72,7 +72,8 @@ static rg_code bench_read(bench *b) {
     return RG_OK;
 }
 
-static rg_code bench_product(bench *b, rg_type type, uint32_t cols, uint32_t group, uint32_t side) {
+static rg_code bench_product(bench *b, rg_type type, uint32_t cols, uint32_t group, uint32_t side,
+                             bool no_matrix) {
     const rg_type_info *info = rg_type_get((uint32_t)type);
     const uint32_t n_in = info->block_elems == 256 ? N_IN : N_IN_SMALL * 4;
     const size_t row = rg_row_bytes(type, n_in);
@@ -91,7 +92,8 @@ static rg_code bench_product(bench *b, rg_type type, uint32_t cols, uint32_t gro
                               .x_div = 1,
                               .div = 1.0f,
                               .n = cols};
-    const rg_gpu_product_way way = {.type = type, .group_rows = group, .side = side};
+    const rg_gpu_product_way way = {
+        .type = type, .group_rows = group, .side = side, .no_matrix = no_matrix};
     double ns = 0;
     rg_gpu_list_begin(b->list, true);
     rg_gpu_mul(b->list, &p, &way);
@@ -102,8 +104,8 @@ static rg_code bench_product(bench *b, rg_type type, uint32_t cols, uint32_t gro
                bytes / ns, 100.0 * bytes / ns / b->ceiling, group);
     } else {
         const double flop = 2.0 * (double)n_out * n_in * cols;
-        printf("tile\t%s\t%u\t%.4f\t%.1f GFLOP/s\t\tside %u\n", info->name, cols, ns * 1e-6,
-               flop / ns, side);
+        printf("tile\t%s\t%u\t%.4f\t%.1f GFLOP/s\t\tside %u%s\n", info->name, cols, ns * 1e-6,
+               flop / ns, side, no_matrix ? " without matrix units" : "");
     }
     fflush(stdout);
     return RG_OK;
@@ -112,13 +114,17 @@ static rg_code bench_product(bench *b, rg_type type, uint32_t cols, uint32_t gro
 static rg_code bench_type(bench *b, rg_type type) {
     static const uint32_t cols[] = {1, 2, 4, 8};
     for (size_t i = 0; i < RG_ARRAY_LEN(cols); i++) {
-        RG_TRY(bench_product(b, type, cols[i], 0, 0));
+        RG_TRY(bench_product(b, type, cols[i], 0, 0, false));
         for (uint32_t group = 1; b->sweep && group <= 4; group *= 2) {
-            if (group * cols[i] <= 16) RG_TRY(bench_product(b, type, cols[i], group, 0));
+            if (group * cols[i] > 32) continue;
+            RG_TRY(bench_product(b, type, cols[i], group, 0, false));
         }
     }
-    for (uint32_t side = b->sweep ? 1 : 4; side <= 4; side *= 2)
-        RG_TRY(bench_product(b, type, COLS_MAX, 0, side));
+    RG_TRY(bench_product(b, type, COLS_MAX, 0, 0, false));
+    for (uint32_t side = 1; b->sweep && side <= 4; side *= 2) {
+        RG_TRY(bench_product(b, type, COLS_MAX, 0, side, false));
+        RG_TRY(bench_product(b, type, COLS_MAX, 0, side, true));
+    }
     return RG_OK;
 }
 

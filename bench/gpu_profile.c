@@ -9,7 +9,7 @@
 
 #include "engine/engine.h"
 
-#define LINES 64u
+#define LINES 128u
 
 static rg_code see(void *user, uint32_t position, const float *logits, rg_status *st) {
     (void)position;
@@ -48,9 +48,14 @@ static rg_code profile(rg_core *core, rg_seq *seq, uint32_t T, uint32_t n, uint3
            (double)host_ns * 1e-6 / n, (double)total * 1e-6 / n, dispatches, barriers);
     for (uint32_t k = 0; k < lines && total; k++) {
         const uint64_t ns = after[k].ns - before[k].ns;
-        printf("  %-14s\t%8.3f ms\t%5.1f %%\t%llu\n", after[k].program, (double)ns * 1e-6 / n,
-               100.0 * (double)ns / (double)total,
-               (unsigned long long)((after[k].count - before[k].count) / n));
+        const uint64_t count = after[k].count - before[k].count;
+        if (!count) continue;
+        const bool product = strncmp(after[k].program, "mul_", 4) == 0;
+        const rg_type_info *type = product ? rg_type_get(after[k].first) : NULL;
+        printf("  %-14s %-8s %6u\t%8.3f ms\t%5.1f %%\t%llu\t%8.2f us\n", after[k].program,
+               type ? type->name : "", after[k].groups, (double)ns * 1e-6 / n,
+               100.0 * (double)ns / (double)total, (unsigned long long)(count / n),
+               (double)ns * 1e-3 / (double)count);
     }
     return RG_OK;
 }

@@ -79,10 +79,12 @@ void rg_core_destroy(rg_core *core);
 
 int rg_core_threads(const rg_core *core);
 const char *rg_core_gpu_name(const rg_core *core); /* "" = the CPU computes */
-/* Device time of the kernels, one line a program, since the core was created: filled when
- * `gpu_stamps` was asked for. Returns how many there are; out[cap]. */
+/* Device time of the kernels, one line for a program, its first constant (of products the type of
+ * the weights) and its workgroups in x (0: the device decides), since the core was created: filled
+ * when `gpu_stamps` was asked for. Returns how many there are; out[cap]. */
 typedef struct rg_core_gpu_time {
     const char *program; /* static */
+    uint32_t first, groups;
     uint64_t ns, count;
 } rg_core_gpu_time;
 uint32_t rg_core_gpu_times(const rg_core *core, rg_core_gpu_time *out, uint32_t cap);

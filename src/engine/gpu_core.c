@@ -204,11 +204,33 @@ static uint8_t *device_base(const rg_gpu_buffer *b) {
     return (uint8_t *)(uintptr_t)b->address;
 }
 
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+static void layout_codes(const rg_core *core, rg_gpu_codes *c, rg_layout *p) {
+    const rg_hparams *hp = core->hp;
+    const size_t T = core->chunk;
+    uint32_t n_ff = 0;
+    for (uint32_t i = 0; i < hp->n_layer; i++)
+        n_ff = core->w.layers[i].moe.n_ff > n_ff ? core->w.layers[i].moe.n_ff : n_ff;
+    size_t wide = rg_gpu_act_bytes(hp->n_hc * hp->n_embd);
+    wide = larger(wide, rg_gpu_act_bytes(hp->n_v_head * hp->ssm_head_dim));
+    wide = larger(wide, rg_gpu_act_bytes(hp->n_head * hp->head_dim));
+    wide = larger(wide, rg_gpu_act_bytes(hp->ple_n_head * hp->ple_row));
+    c->wide = rg_layout_take(p, T * wide, 1);
+    c->low = rg_layout_take(p, T * rg_gpu_act_bytes(hp->n_hc_rank), 1);
+    c->u = rg_layout_take(p, T * rg_gpu_act_bytes(hp->n_embd), 1);
+    c->shared = rg_layout_take(p, T * rg_gpu_act_bytes(hp->n_ff_shared), 1);
+    c->hidden = rg_layout_take(p, T * hp->n_expert_used * rg_gpu_act_bytes(n_ff), 1);
+}
+
 /* The scratch plan of the CPU without its threads, and the device's own lists behind it. */
 static size_t layout_scratch(rg_gpu_core *g, uint8_t *base) {
     const rg_scratch_shape shape = {.model = g->core->model, .chunk = g->core->chunk};
     rg_layout p = {.base = base};
     p.used = rg_scratch_layout(&shape, &g->s, NULL, base);
+    layout_codes(g->core, &g->codes, &p);
     g->flag = rg_layout_take(&p, 1, sizeof *g->flag);
     g->list = rg_layout_take(&p, list_words(g->core), sizeof *g->list);
     g->grids = rg_layout_take(&p, 6, sizeof *g->grids);

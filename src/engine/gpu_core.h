@@ -34,6 +34,16 @@ typedef struct rg_gpu_seen {
     float *logits;  /* [RG_HEAD_ROWS][n_vocab] */
 } rg_gpu_seen;
 
+/* Codes of activations: rows as rg_gpu_quantize makes them. What may be read at one time has a
+ * place of its own. */
+typedef struct rg_gpu_codes {
+    uint8_t *wide;   /* normed, gdn_o, attn_o, ple_in: one after the other */
+    uint8_t *low;    /* of the hyper-connections */
+    uint8_t *u;      /* input of mixer, router and experts */
+    uint8_t *shared; /* hidden of the shared expert */
+    uint8_t *hidden; /* of the experts, slot by slot */
+} rg_gpu_codes;
+
 /* A piece of the host's weights and its copy. */
 typedef struct rg_gpu_chunk {
     const uint8_t *begin;
@@ -41,7 +51,7 @@ typedef struct rg_gpu_chunk {
     rg_gpu_buffer buffer;
 } rg_gpu_chunk;
 
-#define RG_GPU_PROGRAMS_MAX 64u
+#define RG_GPU_PROGRAMS_MAX 128u
 #define RG_GPU_STEPS        5u /* lists of a layer at most */
 
 struct rg_gpu_core {
@@ -52,6 +62,7 @@ struct rg_gpu_core {
     rg_gpu_buffer tables, scratch, shared, readback, arena;
     uint8_t *arena_host;    /* aligned start of the arena */
     rg_scratch s;           /* device addresses; s.ple_in, rope and ids lie in `shared` */
+    rg_gpu_codes codes;     /* device */
     uint32_t *flag;         /* device */
     uint32_t *list, *grids; /* device: plans of the device itself */
     rg_gpu_shared to;       /* host addresses */
@@ -116,8 +127,6 @@ static inline uint32_t rg_gpu_code(uint32_t layer, rg_gpu_place_code place) {
     return layer * RG_GPU_PLACES + (uint32_t)place;
 }
 
-void rg_gpu_rec_mul(const rg_gpu_rec *r, const rg_mat *w, const float *x, float *y, uint32_t rows,
-                    rg_gpu_epilogue epilogue, float div);
 void rg_gpu_rec_embed(const rg_gpu_rec *r);
 void rg_gpu_rec_hc_read(const rg_gpu_rec *r, const rg_hc_weights *w, const float *residual,
                         uint32_t rows, uint32_t code);

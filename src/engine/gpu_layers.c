@@ -13,10 +13,37 @@ static rg_gpu_ptr weight(const rg_gpu_rec *r, const void *host) {
     return rg_gpu_core_at(r->g, host);
 }
 
-static rg_gpu_product product_of(const rg_gpu_rec *r, const rg_mat *w, const float *x, float *y,
+/* Rows that products read: f32, and as codes. */
+typedef struct input {
+    const float *x;
+    const uint8_t *codes;
+} input;
+
+static input u_of(const rg_gpu_rec *r) {
+    return (input){r->g->s.u, r->g->codes.u};
+}
+
+static input wide(const rg_gpu_rec *r, const float *x) {
+    return (input){x, r->g->codes.wide};
+}
+
+/* Only rows of whole groups are read by quantised weights. */
+static rg_gpu_ptr codes_at(const uint8_t *codes, uint32_t n) {
+    return n % 32 ? 0 : rg_at(codes);
+}
+
+/* Makes the codes. */
+static void quantize(const rg_gpu_rec *r, input in, uint32_t n, uint32_t rows) {
+    if (n % 32) return;
+    const rg_gpu_quantize_args a = {.x = rg_at(in.x), .y = rg_at(in.codes), .n = n, .x_stride = n};
+    rg_gpu_quantize(r->list, &a, rows);
+    sync(r); /* codes */
+}
+
+static rg_gpu_product product_of(const rg_gpu_rec *r, const rg_mat *w, input in, float *y,
                                  uint32_t n) {
     return (rg_gpu_product){.w = w->data ? weight(r, w->data) : 0,
-                            .x = rg_at(x),
+                            .x = rg_gpu_takes_floats(w->type) ? rg_at(in.x) : rg_at(in.codes),
                             .y = rg_at(y),
                             .tables = r->g->tables.address,
                             .n_in = w->n_in,
@@ -29,15 +56,15 @@ static rg_gpu_product product_of(const rg_gpu_rec *r, const rg_mat *w, const flo
                             .n = n};
 }
 
-void rg_gpu_rec_mul(const rg_gpu_rec *r, const rg_mat *w, const float *x, float *y, uint32_t rows,
-                    rg_gpu_epilogue epilogue, float div) {
-    rg_gpu_product p = product_of(r, w, x, y, rows);
+static void multiply(const rg_gpu_rec *r, const rg_mat *w, input in, float *y, uint32_t rows,
+                     rg_gpu_epilogue epilogue, float div) {
+    rg_gpu_product p = product_of(r, w, in, y, rows);
     p.div = div;
     rg_gpu_mul(r->list, &p, &(rg_gpu_product_way){.type = w->type, .epilogue = epilogue});
 }
 
-static void plain(const rg_gpu_rec *r, const rg_mat *w, const float *x, float *y, uint32_t rows) {
-    rg_gpu_rec_mul(r, w, x, y, rows, RG_GPU_PLAIN, 1.0f);
+static void plain(const rg_gpu_rec *r, const rg_mat *w, input in, float *y, uint32_t rows) {
+    multiply(r, w, in, y, rows, RG_GPU_PLAIN, 1.0f);
 }
 
 void rg_gpu_rec_embed(const rg_gpu_rec *r) {
@@ -58,6 +85,7 @@ void rg_gpu_rec_hc_read(const rg_gpu_rec *r, const rg_hc_weights *w, const float
     const rg_hparams *hp = r->core->hp;
     const rg_scratch *s = &r->g->s;
     const float H = (float)hp->n_hc;
+    const input low = {s->low, r->g->codes.low};
     const rg_gpu_norm_args norm = {.x = rg_at(residual),
                                    .w = weight(r, w->norm),
                                    .y = rg_at(s->normed),
@@ -68,18 +96,21 @@ void rg_gpu_rec_hc_read(const rg_gpu_rec *r, const rg_hc_weights *w, const float
                                    .x_stride = hp->n_hc * hp->n_embd,
                                    .y_stride = hp->n_hc * hp->n_embd,
                                    .eps = hp->rms_eps,
+                                   .codes = codes_at(r->g->codes.wide, hp->n_embd),
                                    .code = code};
     rg_gpu_norm(r->list, &norm, RG_GPU_RMS, rows * hp->n_hc);
     sync(r); /* normed */
-    rg_gpu_rec_mul(r, &w->down, s->normed, s->low, rows, RG_GPU_SILU, H);
+    multiply(r, &w->down, wide(r, s->normed), s->low, rows, RG_GPU_SILU, H);
     if (w->inject.data)
-        rg_gpu_rec_mul(r, &w->inject, s->normed, s->inject, rows, RG_GPU_SIGMOID2, H);
+        multiply(r, &w->inject, wide(r, s->normed), s->inject, rows, RG_GPU_SIGMOID2, H);
     sync(r); /* low */
-    plain(r, &w->up, s->low, s->mix, rows);
+    quantize(r, low, hp->n_hc_rank, rows);
+    plain(r, &w->up, low, s->mix, rows);
     sync(r); /* mix */
     const rg_gpu_hc_mix_args mix = {.gate = rg_at(s->mix),
                                     .normed = rg_at(s->normed),
                                     .u = rg_at(s->u),
+                                    .codes = codes_at(r->g->codes.u, hp->n_embd),
                                     .n = hp->n_embd,
                                     .n_hc = hp->n_hc};
     rg_gpu_hc_mix(r->list, &mix, rows);
@@ -164,10 +195,10 @@ static void gdn_layer(const rg_gpu_rec *r, uint32_t layer) {
     const rg_scratch *s = &r->g->s;
     const rg_gdn_weights *w = &r->core->w.layers[layer].gdn;
     const uint32_t T = r->win->T, D = hp->ssm_head_dim, Hv = hp->n_v_head;
-    plain(r, &w->qkv, s->u, s->qkv, T);
-    plain(r, &w->gate, s->u, s->z, T);
-    plain(r, &w->alpha, s->u, s->alpha, T);
-    rg_gpu_rec_mul(r, &w->beta, s->u, s->beta, T, RG_GPU_SIGMOID, 1.0f);
+    plain(r, &w->qkv, u_of(r), s->qkv, T);
+    plain(r, &w->gate, u_of(r), s->z, T);
+    plain(r, &w->alpha, u_of(r), s->alpha, T);
+    multiply(r, &w->beta, u_of(r), s->beta, T, RG_GPU_SIGMOID, 1.0f);
     sync(r); /* qkv, alpha, beta, z */
     for (uint32_t i = 0; i < r->win->n_seg; i++)
         gdn_segment(r, i, w, &r->win->segs[i].seq->gpu->layers[layer]);
@@ -181,10 +212,11 @@ static void gdn_layer(const rg_gpu_rec *r, uint32_t layer) {
                                    .per = Hv,
                                    .x_stride = Hv * D,
                                    .y_stride = Hv * D,
-                                   .eps = hp->rms_eps};
+                                   .eps = hp->rms_eps,
+                                   .codes = codes_at(r->g->codes.wide, D)};
     rg_gpu_norm(r->list, &norm, RG_GPU_RMS_GATED, T * Hv);
     sync(r); /* gdn_o */
-    plain(r, &w->out, s->gdn_o, s->y, T);
+    plain(r, &w->out, wide(r, s->gdn_o), s->y, T);
     sync(r); /* y */
 }
 
@@ -326,18 +358,19 @@ static void attn_layer(const rg_gpu_rec *r, uint32_t layer) {
     const rg_scratch *s = &r->g->s;
     const rg_attn_weights *w = &r->core->w.layers[layer].attn;
     const uint32_t T = r->win->T;
-    plain(r, &w->q, s->u, s->qg, T);
-    plain(r, &w->k, s->u, s->k, T);
-    plain(r, &w->v, s->u, s->v, T);
+    plain(r, &w->q, u_of(r), s->qg, T);
+    plain(r, &w->k, u_of(r), s->k, T);
+    plain(r, &w->v, u_of(r), s->v, T);
     if (w->ratio) {
-        plain(r, &w->idx_k, s->u, s->idx_k, T);
-        plain(r, &w->idx_q, s->u, s->idx_q, T);
+        plain(r, &w->idx_k, u_of(r), s->idx_k, T);
+        plain(r, &w->idx_q, u_of(r), s->idx_q, T);
     }
     sync(r); /* qg, k, v, index */
     for (uint32_t i = 0; i < r->win->n_seg; i++)
         attn_segment(r, layer, i);
     sync(r); /* attn_o */
-    plain(r, &w->out, s->attn_o, s->y, T);
+    quantize(r, wide(r, s->attn_o), w->out.n_in, T);
+    plain(r, &w->out, wide(r, s->attn_o), s->y, T);
     sync(r); /* y */
 }
 
@@ -388,8 +421,10 @@ void rg_gpu_rec_ple(const rg_gpu_rec *r, uint32_t layer) {
     const rg_scratch *s = &r->g->s;
     const rg_ple_weights *w = &r->core->w.layers[layer].ple;
     const uint32_t T = r->win->T;
-    plain(r, &w->key, r->g->at.ple_in, s->mix, T);
-    plain(r, &w->value, r->g->at.ple_in, s->ple_value, T);
+    const input ple = wide(r, r->g->at.ple_in);
+    quantize(r, ple, w->key.n_in, T);
+    plain(r, &w->key, ple, s->mix, T);
+    plain(r, &w->value, ple, s->ple_value, T);
     sync(r); /* keys, values */
     const rg_gpu_ple_gate_args gate = {.key = rg_at(s->mix),
                                        .residual = rg_at(s->residual),
@@ -416,7 +451,7 @@ void rg_gpu_rec_router(const rg_gpu_rec *r, uint32_t layer, bool choose) {
     const rg_scratch *s = &r->g->s;
     const rg_moe_weights *w = &r->core->w.layers[layer].moe;
     if (choose) {
-        plain(r, &w->router, s->u, s->router, r->win->T);
+        plain(r, &w->router, u_of(r), s->router, r->win->T);
         sync(r); /* router */
     }
     const rg_gpu_route_args a = {.logits = rg_at(s->router),
@@ -435,16 +470,19 @@ void rg_gpu_rec_shared(const rg_gpu_rec *r, uint32_t layer, const rg_mat *next_r
     const rg_scratch *s = &r->g->s;
     const rg_moe_weights *w = &r->core->w.layers[layer].moe;
     const uint32_t T = r->win->T;
-    rg_gpu_rec_mul(r, &w->shared_gate_inp, s->u, s->shared_sigma, T, RG_GPU_SIGMOID, 1.0f);
-    plain(r, &w->shared_gate, s->u, s->shared_hidden, T);
-    plain(r, &w->shared_up, s->u, s->shared_up, T);
-    if (next_router) plain(r, next_router, s->u, s->ahead, T);
+    const input hidden = {s->shared_hidden, r->g->codes.shared};
+    multiply(r, &w->shared_gate_inp, u_of(r), s->shared_sigma, T, RG_GPU_SIGMOID, 1.0f);
+    plain(r, &w->shared_gate, u_of(r), s->shared_hidden, T);
+    plain(r, &w->shared_up, u_of(r), s->shared_up, T);
+    if (next_router) plain(r, next_router, u_of(r), s->ahead, T);
     sync(r); /* hidden and up of the shared expert; the choice of experts */
-    const rg_gpu_silu_mul_args act = {
-        .g = rg_at(s->shared_hidden), .u = rg_at(s->shared_up), .n = hp->n_ff_shared};
+    const rg_gpu_silu_mul_args act = {.g = rg_at(s->shared_hidden),
+                                      .u = rg_at(s->shared_up),
+                                      .codes = codes_at(hidden.codes, hp->n_ff_shared),
+                                      .n = hp->n_ff_shared};
     rg_gpu_silu_mul(r->list, &act, T);
     sync(r); /* shared hidden */
-    plain(r, &w->shared_down, s->shared_hidden, s->shared_out, T);
+    plain(r, &w->shared_down, hidden, s->shared_out, T);
 }
 
 /* The three products of experts. */
@@ -454,15 +492,19 @@ typedef struct expert_set {
     bool fused;
 } expert_set;
 
+static input hidden_of(const rg_gpu_rec *r) {
+    return (input){r->g->s.gate, r->g->codes.hidden};
+}
+
 static expert_set experts_of(const rg_gpu_rec *r, uint32_t layer, bool tiles) {
     const rg_hparams *hp = r->core->hp;
     const rg_scratch *s = &r->g->s;
     const rg_moe_weights *w = &r->core->w.layers[layer].moe;
     const uint32_t n = r->win->T * hp->n_expert_used;
     const uint32_t side = rg_gpu_tile_side(r->core, r->win->T);
-    expert_set e = {.gate = product_of(r, &w->gate.mat, s->u, s->gate, n),
-                    .up = product_of(r, &w->up.mat, s->u, s->up, n),
-                    .down = product_of(r, &w->down.mat, s->gate, s->expert_out, n),
+    expert_set e = {.gate = product_of(r, &w->gate.mat, u_of(r), s->gate, n),
+                    .up = product_of(r, &w->up.mat, u_of(r), s->up, n),
+                    .down = product_of(r, &w->down.mat, hidden_of(r), s->expert_out, n),
                     .gate_way = {.type = w->gate.mat.type, .side = side},
                     .up_way = {.type = w->up.mat.type, .side = side},
                     .down_way = {.type = w->down.mat.type, .side = side}};
@@ -478,8 +520,11 @@ static expert_set experts_of(const rg_gpu_rec *r, uint32_t layer, bool tiles) {
 }
 
 static void activate(const rg_gpu_rec *r, uint32_t layer) {
-    const rg_gpu_silu_mul_args act = {
-        .g = rg_at(r->g->s.gate), .u = rg_at(r->g->s.up), .n = r->core->w.layers[layer].moe.n_ff};
+    const uint32_t n_ff = r->core->w.layers[layer].moe.n_ff;
+    const rg_gpu_silu_mul_args act = {.g = rg_at(r->g->s.gate),
+                                      .u = rg_at(r->g->s.up),
+                                      .codes = codes_at(r->g->codes.hidden, n_ff),
+                                      .n = n_ff};
     rg_gpu_silu_mul(r->list, &act, r->win->T * r->core->hp->n_expert_used);
 }
 
@@ -492,6 +537,7 @@ static void run_slots(const rg_gpu_rec *r, uint32_t layer, const expert_set *e,
         activate(r, layer);
     }
     sync(r); /* hidden */
+    if (e->fused) quantize(r, hidden_of(r), e->down.n_in, e->down.n);
     rg_gpu_mul_slots(r->list, &e->down, &e->down_way, grids, grids ? offset + 12 : 0);
 }
 
@@ -558,5 +604,5 @@ void rg_gpu_rec_head(const rg_gpu_rec *r, uint32_t row, uint32_t rows) {
     const float *residual = r->g->s.residual + (size_t)row * hp->n_hc * hp->n_embd;
     rg_gpu_rec_hc_read(r, &r->core->w.output_hc, residual, rows,
                        rg_gpu_code(hp->n_layer, RG_GPU_BEFORE_MIXER));
-    plain(r, &r->core->w.output, r->g->s.u, r->g->out.logits, rows);
+    plain(r, &r->core->w.output, u_of(r), r->g->out.logits, rows);
 }

@@ -169,6 +169,10 @@ static rg_code record_whole(const run *w, rg_status *st) {
     return rg_gpu_list_end(r.list, st);
 }
 
+static bool same_work(const rg_core_gpu_time *a, const rg_gpu_time *b) {
+    return a->first == b->first && a->groups == b->groups && strcmp(a->program, b->program) == 0;
+}
+
 /* Adds the device times of a list to the core's sums, program by program. */
 static void add_times(const run *w, rg_gpu_list *list) {
     rg_gpu_core *g = w->g;
@@ -176,10 +180,13 @@ static void add_times(const run *w, rg_gpu_list *list) {
     const rg_gpu_time *t = rg_gpu_list_times(list, &n);
     for (uint32_t i = 0; t && i < n; i++) {
         uint32_t k = 0;
-        while (k < g->n_time && strcmp(g->times[k].program, t[i].program) != 0)
+        while (k < g->n_time && !same_work(&g->times[k], &t[i]))
             k++;
         if (k == RG_GPU_PROGRAMS_MAX) return;
-        if (k == g->n_time) g->times[g->n_time++] = (rg_core_gpu_time){.program = t[i].program};
+        if (k == g->n_time) {
+            g->times[g->n_time++] = (rg_core_gpu_time){
+                .program = t[i].program, .first = t[i].first, .groups = t[i].groups};
+        }
         g->times[k].ns += t[i].ns;
         g->times[k].count++;
     }
@@ -275,11 +282,10 @@ static void list_phase(const run *w, uint32_t layer, uint32_t phase, const uint3
         }
         count_slot += slots;
     }
-    const rg_gpu_product_way gate = {.type = core->w.layers[layer].moe.gate.mat.type};
-    const uint32_t rows[2] = {n_ff, hp->n_embd};
+    const uint32_t rows[2] = {n_ff, hp->n_embd}, values[2] = {hp->n_embd, n_ff};
     for (size_t k = 0; k < 2; k++) {
         grid[3 * k] = tiles ? (rows[k] + RG_GPU_TILE_ROWS - 1) / RG_GPU_TILE_ROWS
-                            : rg_gpu_slot_groups(&gate, rows[k]);
+                            : rg_gpu_slot_groups(values[k], rows[k]);
         grid[3 * k + 1] = tiles ? count_tile : count_slot;
         grid[3 * k + 2] = 1;
     }

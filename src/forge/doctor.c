@@ -8,7 +8,6 @@
 
 #include "forge/doctor_parts.h"
 #include "model/model.h"
-#include "model/pack.h"
 
 rg_code rg_doctor_step(rg_doctor_steps *s, const char *what, rg_status *st) {
     const rg_doctor_options *opt = s->opt;

@@ -9,6 +9,7 @@
 #define N_SLOT 11u
 #define N_EXP  5u
 #define BOUND  1e-11 /* of the mean squared error: f32 sums against double */
+#define CODES  2e-4  /* the same for activations of 8 bits against their values */
 
 static gpu_check gc;
 
@@ -58,11 +59,66 @@ typedef struct setup {
     const format *f;
     uint32_t n_in;
     size_t row_bytes;
-    uint8_t *w;   /* [N_EXP][N_OUT] rows */
-    float *x;     /* [ROWS][n_in] */
-    double *want; /* [ROWS][N_EXP][N_OUT] */
-    rg_gpu_buffer wb, xb, yb;
+    uint8_t *w;                   /* [N_EXP][N_OUT] rows */
+    float *x;                     /* [ROWS][n_in] */
+    double *want;                 /* [ROWS][N_EXP][N_OUT] */
+    rg_gpu_buffer wb, xb, cb, yb; /* cb: xb as codes */
 } setup;
+
+/* Replaces x by what its codes stand for; each value is within half a step of its group. */
+static void fetch_codes(setup *s) {
+    const size_t bytes = rg_gpu_act_bytes(s->n_in);
+    uint8_t *rows = test_alloc(bytes * ROWS);
+    const rg_gpu_quantize_args a = {
+        .x = s->xb.address, .y = s->cb.address, .n = s->n_in, .x_stride = s->n_in};
+    rg_gpu_list_begin(gc.list, false);
+    rg_gpu_quantize(gc.list, &a, ROWS);
+    gpu_run_list(&gc);
+    gpu_fetch(&gc, &s->cb, rows, bytes * ROWS);
+    for (size_t i = 0; i < (size_t)ROWS * s->n_in; i++) {
+        const uint8_t *row = rows + i / s->n_in * bytes;
+        const size_t at = i % s->n_in;
+        float d;
+        int16_t sum;
+        memcpy(&d, row + s->n_in + at / 32 * 4, sizeof d);
+        memcpy(&sum, row + s->n_in + s->n_in / 8 + at / 16 * 2, sizeof sum);
+        const float x = d * (float)(int8_t)row[at];
+        if (!(fabsf(x - s->x[i]) <= 0.5001f * d))
+            fail_msg("value %zu: %g as %g", i, (double)s->x[i], (double)x);
+        for (size_t k = 0; k < 16; k++)
+            sum = (int16_t)(sum - (int8_t)row[at / 16 * 16 + k]);
+        assert_int_equal(sum, 0);
+        s->x[i] = x;
+    }
+    rg_free(rows);
+}
+
+static void want_products(setup *s) {
+    const size_t rows = (size_t)N_EXP * N_OUT;
+    float *row = test_alloc(sizeof(float) * s->n_in);
+    for (size_t r = 0; r < rows; r++) {
+        rg_unpack_row(s->f->type, s->w + r * s->row_bytes, row, s->n_in);
+        for (size_t t = 0; t < ROWS; t++) {
+            double sum = 0.0;
+            for (uint32_t i = 0; i < s->n_in; i++)
+                sum += (double)row[i] * (double)s->x[t * s->n_in + i];
+            s->want[t * rows + r] = sum;
+        }
+    }
+    rg_free(row);
+}
+
+/* How far codes take the products from those of the values themselves. */
+static void check_codes(setup *s) {
+    const size_t n = (size_t)ROWS * N_EXP * N_OUT;
+    float *plain = test_alloc(sizeof(float) * n);
+    for (size_t i = 0; i < n; i++)
+        plain[i] = (float)s->want[i];
+    fetch_codes(s);
+    want_products(s);
+    expect_nmse(plain, s->want, n, CODES, "codes");
+    rg_free(plain);
+}
 
 static setup setup_make(draws *d, const format *f, uint32_t n_in) {
     setup s = {.f = f, .n_in = n_in, .row_bytes = rg_row_bytes(f->type, n_in)};
@@ -70,28 +126,21 @@ static setup setup_make(draws *d, const format *f, uint32_t n_in) {
     s.w = test_alloc(rows * s.row_bytes);
     s.x = test_alloc(sizeof(float) * ROWS * n_in);
     s.want = test_alloc(sizeof(double) * ROWS * rows);
-    float *row = test_alloc(sizeof(float) * n_in);
     draw_weights(d, f, s.w, rows * n_in);
     draw_floats(d, s.x, (size_t)ROWS * n_in, -1.0, 1.0);
-    for (size_t r = 0; r < rows; r++) {
-        rg_unpack_row(f->type, s.w + r * s.row_bytes, row, n_in);
-        for (size_t t = 0; t < ROWS; t++) {
-            double sum = 0.0;
-            for (uint32_t i = 0; i < n_in; i++)
-                sum += (double)row[i] * (double)s.x[t * n_in + i];
-            s.want[t * rows + r] = sum;
-        }
-    }
-    rg_free(row);
+    want_products(&s);
     s.wb = gpu_filled(&gc, s.w, rows * s.row_bytes);
     s.xb = gpu_filled(&gc, s.x, sizeof(float) * ROWS * n_in);
     s.yb = gpu_filled(&gc, NULL, sizeof(float) * ROWS * N_OUT);
+    s.cb = gpu_filled(&gc, NULL, rg_gpu_act_bytes(n_in) * ROWS);
+    if (!rg_gpu_takes_floats(f->type)) check_codes(&s);
     return s;
 }
 
 static void setup_free(setup *s) {
     rg_gpu_buffer_destroy(gc.gpu, &s->wb);
     rg_gpu_buffer_destroy(gc.gpu, &s->xb);
+    rg_gpu_buffer_destroy(gc.gpu, &s->cb);
     rg_gpu_buffer_destroy(gc.gpu, &s->yb);
     rg_free(s->w);
     rg_free(s->x);
@@ -100,7 +149,7 @@ static void setup_free(setup *s) {
 
 static rg_gpu_product product_of(const setup *s, uint32_t rows) {
     return (rg_gpu_product){.w = s->wb.address,
-                            .x = s->xb.address,
+                            .x = rg_gpu_takes_floats(s->f->type) ? s->xb.address : s->cb.address,
                             .y = s->yb.address,
                             .tables = gc.tables.address,
                             .n_in = s->n_in,
@@ -130,8 +179,14 @@ static void check_type(draws *d, const format *f, uint32_t n_in, const uint32_t 
     const char *name = rg_type_get((uint32_t)f->type)->name;
     for (size_t t = 0; t < ROWS; t++)
         memcpy(want + t * N_OUT, s.want + t * N_EXP * N_OUT, sizeof(double) * N_OUT);
-    const rg_gpu_product_way way = {.type = f->type, .side = n > 2 ? 0 : 2};
+    rg_gpu_product_way way = {.type = f->type, .side = 2};
     multiply(&s, &way, ROWS, first);
+    way.no_matrix = true;
+    for (way.side = n > 3 ? 4 : 1; way.side; way.side = way.side == 4 ? 1 : 0) {
+        multiply(&s, &way, ROWS, got);
+        assert_memory_equal(got, first, sizeof(float) * ROWS * N_OUT);
+    }
+    way.side = 0; /* few rows of weights: blocks of eight rows of x */
     expect_nmse(first, want, (size_t)ROWS * N_OUT, BOUND, name);
     for (size_t i = 0; i < n; i++) {
         multiply(&s, &way, rows[i], got);
@@ -150,7 +205,7 @@ static void check_type(draws *d, const format *f, uint32_t n_in, const uint32_t 
 static void every_type_near_double(void **state) {
     (void)state;
     draws d = draws_start("every_type_near_double", 4242);
-    static const uint32_t few[] = {1, 9}, all[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17};
+    static const uint32_t few[] = {1, 9}, all[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, ROWS};
     for (size_t i = 0; i < RG_ARRAY_LEN(formats); i++) {
         const bool wide = formats[i].type == RG_TYPE_IQ2_XS;
         check_type(&d, &formats[i], 768, wide ? all : few, wide ? 11 : 2);

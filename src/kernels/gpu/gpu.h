@@ -18,7 +18,7 @@
 #include "base/base.h"
 
 #define RG_GPU_PUSH_BYTES_MAX 128u /* what every device takes */
-#define RG_GPU_SPEC_MAX       8u   /* constants of a pipeline */
+#define RG_GPU_SPEC_MAX       12u  /* constants of a pipeline */
 #define RG_GPU_DEVICES_MAX    16u
 #define RG_GPU_LISTS_MAX      1024u /* of one submission */
 
@@ -39,6 +39,8 @@ typedef struct rg_gpu_info {
     uint64_t alloc_bytes;   /* largest single allocation */
     uint32_t subgroup_size; /* the usual one */
     uint32_t shared_bytes;  /* of a workgroup */
+    bool dot;               /* multiplies four bytes in one instruction */
+    bool matrix;            /* has matrix units for bytes that mul_mat.comp can use */
     double stamp_ns;        /* a tick of the time stamps; 0: none */
 } rg_gpu_info;
 
@@ -59,6 +61,7 @@ RG_MUST_CHECK rg_code rg_gpu_open(rg_gpu **out, const rg_gpu_options *opt, rg_st
 /* Waits for the device. NULL is allowed. */
 void rg_gpu_close(rg_gpu *gpu);
 const rg_gpu_info *rg_gpu_get_info(const rg_gpu *gpu);
+const rg_gpu_info *rg_gpu_list_info(const rg_gpu_list *list); /* of its device */
 /* What the validation layers complained about since opening: how often, and the first message. */
 uint64_t rg_gpu_complaints(const rg_gpu *gpu, const char **first);
 bool rg_gpu_validated(const rg_gpu *gpu);
@@ -75,6 +78,7 @@ typedef enum rg_gpu_place {
 typedef struct rg_gpu_buffer {
     uint64_t address; /* on the device; 0 = no buffer */
     void *mapped;     /* NULL when the host cannot see it */
+    bool uncached;    /* mapped, but slow for the host to read: rg_gpu_read goes another way */
     size_t bytes;
     void *handle, *memory; /* the driver's */
 } rg_gpu_buffer;
@@ -92,7 +96,8 @@ RG_MUST_CHECK rg_code rg_gpu_read(rg_gpu *gpu, const rg_gpu_buffer *b, size_t of
 
 /* ---- command lists -------------------------------------------------------------------------- */
 
-/* The kernel programs, one for each file of shaders/. */
+/* The kernel programs, one for each file of shaders/. NAME_dot is NAME for devices with products of
+ * bytes, NAME_tN is NAME with the first constant N: taken where there is one, the same results. */
 typedef struct rg_gpu_program {
     const char *name;
     const uint32_t *words;
@@ -137,6 +142,8 @@ uint32_t rg_gpu_list_barriers(const rg_gpu_list *list);
 
 typedef struct rg_gpu_time {
     const char *program; /* static */
+    uint32_t first;      /* its first constant: of products the type of the weights */
+    uint32_t groups;     /* workgroups in x; 0: read from a buffer */
     uint64_t ns;
 } rg_gpu_time;
 /* Times of the last run of a list with stamps, in order of recording; NULL when there are none. */

@@ -127,6 +127,10 @@ rg_code rg_gpu_list_end(rg_gpu_list *list, rg_status *st) {
     (void)list;
     return unreachable(st);
 }
+const rg_gpu_info *rg_gpu_list_info(const rg_gpu_list *list) {
+    (void)list;
+    return NULL;
+}
 uint32_t rg_gpu_list_dispatches(const rg_gpu_list *list) {
     (void)list;
     return 0;

@@ -5,7 +5,7 @@
 
 /* ---- tables --------------------------------------------------------------------------------- */
 
-/* Words, in the order of decode.glsl. */
+/* Words, in the order of codes.glsl. */
 #define TABLE_WORDS 8488u
 
 static void put(uint32_t *words, size_t at, const void *from, size_t bytes) {
@@ -38,64 +38,134 @@ bool rg_gpu_computes(rg_type type) {
 
 /* ---- products ------------------------------------------------------------------------------- */
 
-#define GRID_MAX 65535u /* workgroups on a side that every device takes */
-#define GROUPS   4u     /* of 32 lanes in a workgroup of mul_rows */
+#define GRID_MAX    65535u /* workgroups on a side that every device takes */
+#define ROW_THREADS 128u   /* of a workgroup of mul_rows */
+#define CLASSES     8u     /* of a stream: product.glsl */
+#define FEW         256u   /* workgroups that keep a large device busy */
+#define NARROW      64u    /* matrices of so few rows would leave it idle in tiles */
+
+bool rg_gpu_takes_floats(rg_type type) {
+    return type == RG_TYPE_F32 || type == RG_TYPE_F16 || type == RG_TYPE_BF16;
+}
+
+size_t rg_gpu_act_bytes(uint32_t n) {
+    return ((size_t)n + n / 4 + 15) / 16 * 16;
+}
 
 static uint32_t ceil_div(uint32_t a, uint32_t b) {
     return (a + b - 1) / b;
 }
 
-static uint32_t group_rows(const rg_gpu_product_way *way, uint32_t cols) {
+/* Streams of a row: part of the canonical order of sums, so a function of the row alone. */
+static uint32_t streams_of(uint32_t n_in) {
+    const uint32_t eights = ceil_div(n_in, 32 * CLASSES);
+    return eights <= 4 ? 1 : eights <= 12 ? 2 : eights <= 24 ? 4 : 8;
+}
+
+/* Pairs of words of a type's table in shared memory. */
+static uint32_t grid_pairs(rg_type type) {
+    switch (type) {
+    case RG_TYPE_IQ2_XXS:
+        return 256;
+    case RG_TYPE_IQ2_XS:
+        return 512;
+    case RG_TYPE_IQ2_S:
+        return 1024;
+    case RG_TYPE_IQ3_XXS:
+        return 128;
+    case RG_TYPE_IQ3_S:
+        return 256;
+    case RG_TYPE_IQ1_S:
+    case RG_TYPE_IQ1_M:
+        return 2048;
+    case RG_TYPE_IQ4_NL:
+    case RG_TYPE_IQ4_XS:
+    case RG_TYPE_MXFP4:
+    case RG_TYPE_NVFP4:
+        return 8;
+    default:
+        return 1;
+    }
+}
+
+/* Rows of a workgroup of mul_rows when a lane takes `rows`. */
+static uint32_t tile_rows(uint32_t n_in, uint32_t rows) {
+    return ROW_THREADS / (CLASSES * streams_of(n_in)) * rows;
+}
+
+/* Rows of a lane for slots: of n_in alone, since products of different types share a grid. */
+static uint32_t slot_rows(uint32_t n_in) {
+    return streams_of(n_in) <= 2 ? 2 : 1;
+}
+
+/* Rows of a lane; changes no bit. */
+static uint32_t lane_rows(const rg_gpu_product *p, const rg_gpu_product_way *way, uint32_t cols) {
     if (way->group_rows) return way->group_rows;
-    return cols <= 2 ? 2 : 1;
+    uint32_t rows = cols == 1 ? 2 : 4;
+    while (rows > 1 && (rows * cols > 16 || p->n_out / tile_rows(p->n_in, rows) < FEW))
+        rows /= 2;
+    return rows;
 }
 
-static rg_gpu_kernel rows_kernel(const rg_gpu_product_way *way, uint32_t cols, bool pair) {
+static rg_gpu_kernel rows_kernel(const rg_gpu_product *p, const rg_gpu_product_way *way,
+                                 uint32_t rows, uint32_t cols, bool pair) {
     return (rg_gpu_kernel){.program = "mul_rows",
-                           .spec = {(uint32_t)way->type, cols, group_rows(way, cols),
-                                    (uint32_t)way->epilogue, pair, way->fused},
-                           .n_spec = 6};
+                           .spec = {(uint32_t)way->type, grid_pairs(way->type), cols, rows,
+                                    streams_of(p->n_in), (uint32_t)way->epilogue, pair, way->fused},
+                           .n_spec = 8};
 }
 
-static rg_gpu_kernel tile_kernel(const rg_gpu_product_way *way, uint32_t side, bool pair) {
-    return (rg_gpu_kernel){.program = "mul_tile",
-                           .spec = {(uint32_t)way->type, side, (uint32_t)way->epilogue, pair},
-                           .n_spec = 4};
+/* Whether matrix units make the tiles. */
+static bool by_matrix(const rg_gpu_list *list, const rg_gpu_product_way *way) {
+    return rg_gpu_list_info(list)->matrix && !way->no_matrix && !rg_gpu_takes_floats(way->type) &&
+           way->type != RG_TYPE_NVFP4;
+}
+
+static rg_gpu_kernel tile_kernel(const rg_gpu_list *list, const rg_gpu_product *p,
+                                 const rg_gpu_product_way *way, uint32_t side, bool pair) {
+    return (rg_gpu_kernel){.program = by_matrix(list, way) ? "mul_mat" : "mul_tile",
+                           .spec = {(uint32_t)way->type, grid_pairs(way->type), side,
+                                    (uint32_t)way->epilogue, pair, streams_of(p->n_in)},
+                           .n_spec = 6};
 }
 
 void rg_gpu_mul(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way) {
     _Static_assert(sizeof *p == 112, "as product.glsl");
-    if (p->n <= RG_GPU_ROWS_MAX) {
-        const rg_gpu_kernel k = rows_kernel(way, p->n, false);
-        const uint32_t step = GROUPS * group_rows(way, p->n);
-        rg_gpu_dispatch(list, &k, p, sizeof *p, (rg_gpu_grid){ceil_div(p->n_out, step), 1, 1});
+    const bool narrow = p->n_out <= NARROW && !way->side;
+    if (p->n <= RG_GPU_ROWS_MAX || narrow) {
+        const uint32_t cols = p->n <= RG_GPU_ROWS_MAX ? p->n : RG_GPU_ROWS_MAX;
+        const uint32_t rows = lane_rows(p, way, cols);
+        const rg_gpu_kernel k = rows_kernel(p, way, rows, cols, false);
+        const uint32_t groups = ceil_div(p->n_out, tile_rows(p->n_in, rows));
+        rg_gpu_dispatch(list, &k, p, sizeof *p, (rg_gpu_grid){groups, ceil_div(p->n, cols), 1});
         return;
     }
-    const uint32_t side = way->side ? way->side : p->n <= 16 ? 1 : p->n <= 32 ? 2 : 4;
-    const rg_gpu_kernel k = tile_kernel(way, side, false);
+    uint32_t side = way->side ? way->side : p->n <= 16 ? 1 : p->n <= 32 ? 2 : 4;
+    if (!way->side && p->n > 64 && by_matrix(list, way)) side = 8;
+    const rg_gpu_kernel k = tile_kernel(list, p, way, side, false);
     rg_gpu_dispatch(
         list, &k, p, sizeof *p,
         (rg_gpu_grid){ceil_div(p->n_out, RG_GPU_TILE_ROWS), ceil_div(p->n, 16 * side), 1});
 }
 
-uint32_t rg_gpu_slot_groups(const rg_gpu_product_way *way, uint32_t n_out) {
-    return ceil_div(n_out, GROUPS * group_rows(way, 1));
+uint32_t rg_gpu_slot_groups(uint32_t n_in, uint32_t n_out) {
+    return ceil_div(n_out, tile_rows(n_in, slot_rows(n_in)));
 }
 
 void rg_gpu_mul_slots(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way,
                       const rg_gpu_buffer *grid, size_t offset) {
-    const rg_gpu_kernel k = rows_kernel(way, 1, true);
+    const rg_gpu_kernel k = rows_kernel(p, way, slot_rows(p->n_in), 1, true);
     if (grid) {
         rg_gpu_dispatch_indirect(list, &k, p, sizeof *p, grid, offset);
     } else {
         rg_gpu_dispatch(list, &k, p, sizeof *p,
-                        (rg_gpu_grid){rg_gpu_slot_groups(way, p->n_out), p->n, 1});
+                        (rg_gpu_grid){rg_gpu_slot_groups(p->n_in, p->n_out), p->n, 1});
     }
 }
 
 void rg_gpu_mul_tiles(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way,
                       const rg_gpu_buffer *grid, size_t offset) {
-    const rg_gpu_kernel k = tile_kernel(way, way->side, true);
+    const rg_gpu_kernel k = tile_kernel(list, p, way, way->side, true);
     rg_gpu_dispatch_indirect(list, &k, p, sizeof *p, grid, offset);
 }
 
@@ -113,9 +183,20 @@ static void run(rg_gpu_list *list, const char *program, const uint32_t *spec, ui
 #define PUSH(a, last) (a), offsetof(__typeof__(*(a)), last) + sizeof(a)->last
 
 void rg_gpu_embed(rg_gpu_list *list, const rg_gpu_embed_args *a, rg_type type, uint32_t rows) {
-    const uint32_t spec[] = {(uint32_t)type};
-    run(list, "embed", spec, 1, PUSH(a, row_bytes),
-        (rg_gpu_grid){ceil_div(ceil_div(a->n, 16), 64), rows, 1});
+    const uint32_t spec[] = {(uint32_t)type, grid_pairs(type)};
+    run(list, "embed", spec, 2, PUSH(a, row_bytes),
+        (rg_gpu_grid){ceil_div(ceil_div(a->n, 32), 64), rows, 1});
+}
+
+void rg_gpu_quantize(rg_gpu_list *list, const rg_gpu_quantize_args *a, uint32_t rows) {
+    for (uint32_t first = 0; first < rows; first += GRID_MAX) {
+        rg_gpu_quantize_args part = *a;
+        const uint32_t n = rows - first < GRID_MAX ? rows - first : GRID_MAX;
+        part.x += (uint64_t)first * a->x_stride * sizeof(float);
+        part.y += (uint64_t)first * rg_gpu_act_bytes(a->n);
+        run(list, "quantize", NULL, 0, PUSH(&part, x_stride),
+            (rg_gpu_grid){ceil_div(a->n, 512), n, 1});
+    }
 }
 
 void rg_gpu_norm(rg_gpu_list *list, const rg_gpu_norm_args *a, rg_gpu_norm_mode mode,
@@ -127,13 +208,14 @@ void rg_gpu_norm(rg_gpu_list *list, const rg_gpu_norm_args *a, rg_gpu_norm_mode 
         const uint32_t n = rows - first < most ? rows - first : most;
         part.x += (uint64_t)(first / a->per) * a->x_stride * sizeof(float);
         part.y += (uint64_t)(first / a->per) * a->y_stride * sizeof(float);
+        if (part.codes) part.codes += (uint64_t)(first / a->per) * rg_gpu_act_bytes(a->per * a->n);
         if (part.gate) part.gate += (uint64_t)first * a->n * sizeof(float);
         run(list, "norm", spec, 1, PUSH(&part, code), (rg_gpu_grid){n, 1, 1});
     }
 }
 
 void rg_gpu_hc_mix(rg_gpu_list *list, const rg_gpu_hc_mix_args *a, uint32_t rows) {
-    run(list, "hc_mix", NULL, 0, PUSH(a, n_hc), (rg_gpu_grid){ceil_div(a->n, 128), rows, 1});
+    run(list, "hc_mix", NULL, 0, PUSH(a, n_hc), (rg_gpu_grid){ceil_div(a->n, 512), rows, 1});
 }
 
 void rg_gpu_hc_write(rg_gpu_list *list, const rg_gpu_hc_write_args *a, uint32_t rows) {
@@ -147,7 +229,8 @@ void rg_gpu_silu_mul(rg_gpu_list *list, const rg_gpu_silu_mul_args *a, uint32_t 
         const uint32_t n = rows - first < GRID_MAX ? rows - first : GRID_MAX;
         part.g += (uint64_t)first * a->n * sizeof(float);
         part.u += (uint64_t)first * a->n * sizeof(float);
-        run(list, "silu_mul", NULL, 0, PUSH(&part, n), (rg_gpu_grid){ceil_div(a->n, 128), n, 1});
+        if (part.codes) part.codes += (uint64_t)first * rg_gpu_act_bytes(a->n);
+        run(list, "silu_mul", NULL, 0, PUSH(&part, n), (rg_gpu_grid){ceil_div(a->n, 512), n, 1});
     }
 }
 
@@ -185,7 +268,26 @@ void rg_gpu_select(rg_gpu_list *list, const rg_gpu_select_args *a, uint32_t rows
     run(list, "select_blocks", NULL, 0, PUSH(a, keep), (rg_gpu_grid){rows, 1, 1});
 }
 
+#define SHARED_QUERIES 4096u /* floats of shared memory for the queries of a workgroup */
+
+/* Heads of one workgroup of many rows: they share keys and values. */
+static uint32_t heads_together(const rg_gpu_attention_args *a) {
+    const uint32_t group = a->n_head / a->n_kv;
+    uint32_t heads = SHARED_QUERIES / a->D;
+    if (heads > 16) heads = 16;
+    while (heads > 1 && group % heads)
+        heads--;
+    return heads;
+}
+
 void rg_gpu_attention(rg_gpu_list *list, const rg_gpu_attention_args *a, bool f16, uint32_t rows) {
+    if (rows > RG_GPU_ROWS_MAX) {
+        const uint32_t heads = heads_together(a);
+        const uint32_t spec[] = {f16, ceil_div(a->D, 256), heads, a->D};
+        run(list, "attention_rows", spec, 4, PUSH(a, scale),
+            (rg_gpu_grid){a->n_head / heads, rows, 1});
+        return;
+    }
     const uint32_t spec[] = {f16, ceil_div(a->D, 64)};
     run(list, "attention", spec, 2, PUSH(a, scale), (rg_gpu_grid){a->n_head, rows, 1});
 }

@@ -34,14 +34,15 @@ typedef enum rg_gpu_epilogue {
 /* y[row][r] = row r of w . x[row]. */
 typedef struct rg_gpu_product {
     rg_gpu_ptr w, w2;             /* w2: the up rows of a fused gate and up */
-    rg_gpu_ptr x, y;              /* [n][x_stride], [n][y_stride] f32 */
+    rg_gpu_ptr x, y;              /* x: f32 [n][x_stride] for float weights, else rows of codes
+                                     (rg_gpu_quantize); y: f32 [n][y_stride] */
     rg_gpu_ptr tables;            /* rg_gpu_tables_create */
     rg_gpu_ptr experts, experts2; /* [n_expert] addresses of w and w2; 0: w + expert * stride */
     rg_gpu_ptr ids;               /* [slots] expert of a slot; 0: one matrix for all rows */
     rg_gpu_ptr list;              /* which slots (or tiles of them, see rg_gpu_plan) */
     uint64_t stride;              /* bytes of an expert */
     uint32_t n_in, n_out, row_bytes;
-    uint32_t x_stride, y_stride; /* floats */
+    uint32_t x_stride, y_stride; /* floats; x_stride: of f32 rows */
     uint32_t x_div;              /* row of x = slot / x_div; 1 without experts */
     float div;
     uint32_t n; /* rows; slots with experts */
@@ -51,9 +52,23 @@ typedef struct rg_gpu_product_way {
     rg_type type;
     rg_gpu_epilogue epilogue;
     bool fused;          /* y = silu(w x) * (w2 x); rows of slots only */
-    uint32_t group_rows; /* rows a group of lanes takes: 1, 2, 4; 0: the device's choice */
-    uint32_t side;       /* columns of a thread in a tile: 1, 2, 4; 0: choice */
+    uint32_t group_rows; /* rows a lane takes: 1, 2, 4; 0: a choice by shape. Changes no bit */
+    uint32_t side;       /* columns of a tile / 16: 1, 2, 4; 0: a choice. Changes no bit */
+    bool no_matrix;      /* leaves matrix units alone. Changes no bit */
 } rg_gpu_product_way;
+
+/* Whether products with such weights take f32 rows of x. */
+bool rg_gpu_takes_floats(rg_type type);
+/* Bytes of a row of codes for n values. */
+size_t rg_gpu_act_bytes(uint32_t n);
+
+typedef struct rg_gpu_quantize_args {
+    rg_gpu_ptr x, y; /* f32 [rows][x_stride]; rows of codes */
+    uint32_t n;      /* a multiple of 32 */
+    uint32_t x_stride;
+} rg_gpu_quantize_args;
+/* Activations as 8-bit codes with a scale for 32 values. */
+void rg_gpu_quantize(rg_gpu_list *list, const rg_gpu_quantize_args *a, uint32_t rows);
 
 /* One matrix, p->n rows. */
 void rg_gpu_mul(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way);
@@ -61,8 +76,8 @@ void rg_gpu_mul(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product
  * 1} at `offset`). */
 void rg_gpu_mul_slots(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way,
                       const rg_gpu_buffer *grid, size_t offset);
-/* Workgroups that n_out rows take in rg_gpu_mul_slots. */
-uint32_t rg_gpu_slot_groups(const rg_gpu_product_way *way, uint32_t n_out);
+/* Workgroups that n_out rows of n_in values take in rg_gpu_mul_slots. */
+uint32_t rg_gpu_slot_groups(uint32_t n_in, uint32_t n_out);
 /* Experts, tile by tile as rg_gpu_plan listed them; `side` is the plan's. */
 void rg_gpu_mul_tiles(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way,
                       const rg_gpu_buffer *grid, size_t offset);
@@ -77,6 +92,7 @@ typedef enum rg_gpu_norm_mode { RG_GPU_RMS, RG_GPU_RMS_GATED, RG_GPU_L2 } rg_gpu
 
 typedef struct rg_gpu_norm_args {
     rg_gpu_ptr x, w, y, gate, flag;
+    rg_gpu_ptr codes; /* the same as codes, a row for each stretch, n % 32 == 0; 0: none */
     uint32_t n, n_w;
     uint32_t per; /* n_w divides it: rows lie `per` together, x_stride and y_stride floats from
                      stretch to stretch */
@@ -90,6 +106,7 @@ void rg_gpu_norm(rg_gpu_list *list, const rg_gpu_norm_args *a, rg_gpu_norm_mode 
 
 typedef struct rg_gpu_hc_mix_args {
     rg_gpu_ptr gate, normed, u;
+    rg_gpu_ptr codes; /* of u, n % 32 == 0; 0: none */
     uint32_t n, n_hc;
 } rg_gpu_hc_mix_args;
 void rg_gpu_hc_mix(rg_gpu_list *list, const rg_gpu_hc_mix_args *a, uint32_t rows);
@@ -102,7 +119,8 @@ typedef struct rg_gpu_hc_write_args {
 void rg_gpu_hc_write(rg_gpu_list *list, const rg_gpu_hc_write_args *a, uint32_t rows);
 
 typedef struct rg_gpu_silu_mul_args {
-    rg_gpu_ptr g, u; /* g = silu(g) * u */
+    rg_gpu_ptr g, u;  /* g = silu(g) * u */
+    rg_gpu_ptr codes; /* of g, n % 32 == 0; 0: none */
     uint32_t n;
     uint32_t pad;
 } rg_gpu_silu_mul_args;

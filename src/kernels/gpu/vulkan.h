@@ -15,7 +15,8 @@
 #define RG_VK_INSTANCE(X)                                                                          \
     X(DestroyInstance) X(EnumeratePhysicalDevices) X(GetPhysicalDeviceProperties2)                 \
     X(GetPhysicalDeviceMemoryProperties) X(GetPhysicalDeviceFeatures2)                             \
-    X(GetPhysicalDeviceQueueFamilyProperties) X(CreateDevice) X(GetDeviceProcAddr)
+    X(GetPhysicalDeviceQueueFamilyProperties) X(CreateDevice) X(GetDeviceProcAddr)                 \
+    X(EnumerateDeviceExtensionProperties)
 #define RG_VK_DEVICE(X)                                                                            \
     X(DestroyDevice) X(GetDeviceQueue) X(DeviceWaitIdle) X(CreateBuffer) X(DestroyBuffer)          \
     X(GetBufferMemoryRequirements) X(AllocateMemory) X(FreeMemory) X(BindBufferMemory)             \
@@ -96,6 +97,8 @@ rg_code rg_vk_instance_open(rg_vk_instance *out, bool validate, rg_status *st);
 void rg_vk_instance_close(rg_vk_instance *i);
 /* What the loader says of a device. */
 void rg_vk_describe(const rg_vk_instance *i, VkPhysicalDevice device, rg_gpu_info *out);
+
+bool rg_vk_has_extension(const rg_vk *vk, VkPhysicalDevice device, const char *name);
 
 rg_code rg_vk_fail(rg_gpu *gpu, VkResult r, const char *what, rg_status *st);
 VkPipeline rg_vk_pipeline_get(rg_gpu *gpu, const rg_gpu_kernel *kernel, rg_status *st);

@@ -78,11 +78,29 @@ static rg_code create_device(rg_gpu *gpu, rg_status *st) {
                                            .queueFamilyIndex = gpu->family,
                                            .queueCount = 1,
                                            .pQueuePriorities = &priority};
+    /* matrix only beside dot: has_matrix */
+    static const char *const names[] = {VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME,
+                                        VK_NV_COOPERATIVE_MATRIX_EXTENSION_NAME,
+                                        VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME};
+    VkPhysicalDeviceSubgroupSizeControlFeaturesEXT whole = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES_EXT,
+        .computeFullSubgroups = VK_TRUE};
+    VkPhysicalDeviceCooperativeMatrixFeaturesNV matrix = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV,
+        .pNext = &whole,
+        .cooperativeMatrix = VK_TRUE};
+    VkPhysicalDeviceShaderIntegerDotProductFeaturesKHR dot = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES_KHR,
+        .pNext = gpu->info.matrix ? &matrix : NULL,
+        .shaderIntegerDotProduct = VK_TRUE};
     VkPhysicalDeviceVulkan12Features f12 = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
+        .pNext = gpu->info.dot ? &dot : NULL,
         .storageBuffer8BitAccess = VK_TRUE,
         .shaderInt8 = VK_TRUE,
         .scalarBlockLayout = VK_TRUE,
+        .vulkanMemoryModel = gpu->info.matrix,
+        .vulkanMemoryModelDeviceScope = gpu->info.matrix,
         .timelineSemaphore = VK_TRUE,
         .bufferDeviceAddress = VK_TRUE};
     VkPhysicalDeviceVulkan11Features f11 = {
@@ -96,7 +114,10 @@ static rg_code create_device(rg_gpu *gpu, rg_status *st) {
     const VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
                                      .pNext = &f,
                                      .queueCreateInfoCount = 1,
-                                     .pQueueCreateInfos = &queue};
+                                     .pQueueCreateInfos = &queue,
+                                     .enabledExtensionCount =
+                                         (gpu->info.dot ? 1 : 0) + (gpu->info.matrix ? 2 : 0),
+                                     .ppEnabledExtensionNames = names};
     const VkResult r = gpu->instance.vk.CreateDevice(gpu->physical, &info, NULL, &gpu->device);
     if (r != VK_SUCCESS) return rg_vk_fail(gpu, r, "opening", st);
     rg_vk *vk = &gpu->instance.vk;
@@ -243,6 +264,8 @@ static VkResult allocate(rg_gpu *gpu, rg_gpu_buffer *b, rg_gpu_place place) {
         gpu->memory.memoryTypes[type].propertyFlags & VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT;
     const bool coherent =
         gpu->memory.memoryTypes[type].propertyFlags & VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+    b->uncached =
+        !(gpu->memory.memoryTypes[type].propertyFlags & VK_MEMORY_PROPERTY_HOST_CACHED_BIT);
     if (r != VK_SUCCESS || !visible || !coherent) return r;
     return vk->MapMemory(gpu->device, memory, 0, VK_WHOLE_SIZE, 0, &b->mapped);
 }
@@ -341,7 +364,7 @@ rg_code rg_gpu_write(rg_gpu *gpu, const rg_gpu_buffer *b, size_t offset, const v
 rg_code rg_gpu_read(rg_gpu *gpu, const rg_gpu_buffer *b, size_t offset, void *dst, size_t bytes,
                     rg_status *st) {
     RG_ASSERT(offset <= b->bytes && bytes <= b->bytes - offset);
-    if (b->mapped) {
+    if (b->mapped && !b->uncached) {
         memcpy(dst, (const uint8_t *)b->mapped + offset, bytes);
         return RG_OK;
     }

@@ -34,6 +34,18 @@ static bool has_layer(const rg_vk *vk, const char *name) {
     return false;
 }
 
+/* A driver that is newer than the layer asks vkGetDeviceProcAddr for names of its own that the
+ * layer takes for functions of an instance (NVIDIA 580: ...VideoEncodeQualityLevel...). We ask for
+ * the functions of RG_VK_DEVICE alone: a complaint about any other name is not about us. */
+static bool is_drivers_own(const char *message) {
+    if (!strstr(message, "vkGetDeviceProcAddr(): pName")) return false;
+#define RG_VK_IS_OURS(name)                                                                        \
+    if (strstr(message, "vk" #name " ")) return false;
+    RG_VK_DEVICE(RG_VK_IS_OURS)
+#undef RG_VK_IS_OURS
+    return true;
+}
+
 static VKAPI_ATTR VkBool32 VKAPI_CALL hear(VkDebugUtilsMessageSeverityFlagBitsEXT severity,
                                            VkDebugUtilsMessageTypeFlagsEXT types,
                                            const VkDebugUtilsMessengerCallbackDataEXT *data,
@@ -44,6 +56,7 @@ static VKAPI_ATTR VkBool32 VKAPI_CALL hear(VkDebugUtilsMessageSeverityFlagBitsEX
                       VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT))) {
         return VK_FALSE;
     }
+    if (is_drivers_own(data->pMessage)) return VK_FALSE;
     if (atomic_fetch_add(&i->complaints, 1) == 0) {
         snprintf(i->first_complaint, sizeof i->first_complaint, "%s", data->pMessage);
     }
@@ -162,6 +175,76 @@ static const char *missing(const rg_vk *vk, VkPhysicalDevice device, uint32_t ap
     return "";
 }
 
+#define EXTENSIONS_MAX 512u
+
+bool rg_vk_has_extension(const rg_vk *vk, VkPhysicalDevice device, const char *name) {
+    uint32_t n = EXTENSIONS_MAX;
+    VkExtensionProperties *all = rg_alloc(n, sizeof *all, NULL);
+    bool found = false;
+    if (!all) return false;
+    const VkResult r = vk->EnumerateDeviceExtensionProperties(device, NULL, &n, all);
+    for (uint32_t i = 0; (r == VK_SUCCESS || r == VK_INCOMPLETE) && i < n && !found; i++)
+        found = strcmp(all[i].extensionName, name) == 0;
+    rg_free(all);
+    return found;
+}
+
+static bool has_dot(const rg_vk *vk, VkPhysicalDevice device) {
+    if (!rg_vk_has_extension(vk, device, VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME))
+        return false;
+    VkPhysicalDeviceShaderIntegerDotProductFeaturesKHR dot = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES_KHR};
+    VkPhysicalDeviceFeatures2 f = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
+                                   .pNext = &dot};
+    vk->GetPhysicalDeviceFeatures2(device, &f);
+    return dot.shaderIntegerDotProduct;
+}
+
+#define SHAPES_MAX 256u
+
+/* Products of 16 x 32 by 32 x 16 signed bytes into 32-bit sums, by subgroups of 32 lanes. */
+static bool has_matrix(const rg_vk_instance *in, VkPhysicalDevice device, const rg_gpu_info *info) {
+    const rg_vk *vk = &in->vk;
+    const PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesNV shapes_of =
+        (PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesNV)vk->GetInstanceProcAddr(
+            in->handle, "vkGetPhysicalDeviceCooperativeMatrixPropertiesNV");
+    if (!shapes_of || !info->dot || info->subgroup_size != 32 || info->shared_bytes < 48u << 10 ||
+        !rg_vk_has_extension(vk, device, VK_NV_COOPERATIVE_MATRIX_EXTENSION_NAME) ||
+        !rg_vk_has_extension(vk, device, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME)) {
+        return false;
+    }
+    VkPhysicalDeviceSubgroupSizeControlFeaturesEXT whole = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES_EXT};
+    VkPhysicalDeviceCooperativeMatrixFeaturesNV matrix = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV, .pNext = &whole};
+    VkPhysicalDeviceVulkan12Features f12 = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES, .pNext = &matrix};
+    VkPhysicalDeviceFeatures2 f = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
+                                   .pNext = &f12};
+    vk->GetPhysicalDeviceFeatures2(device, &f);
+    if (!matrix.cooperativeMatrix || !whole.computeFullSubgroups || !f12.vulkanMemoryModel ||
+        !f12.vulkanMemoryModelDeviceScope) {
+        return false;
+    }
+    VkCooperativeMatrixPropertiesNV all[SHAPES_MAX];
+    uint32_t n = SHAPES_MAX;
+    for (uint32_t i = 0; i < n; i++) {
+        all[i] = (VkCooperativeMatrixPropertiesNV){
+            .sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_NV};
+    }
+    const VkResult r = shapes_of(device, &n, all);
+    for (uint32_t i = 0; (r == VK_SUCCESS || r == VK_INCOMPLETE) && i < n; i++) {
+        const VkCooperativeMatrixPropertiesNV *s = &all[i];
+        if (s->MSize == 16 && s->NSize == 16 && s->KSize == 32 &&
+            s->AType == VK_COMPONENT_TYPE_SINT8_NV && s->BType == VK_COMPONENT_TYPE_SINT8_NV &&
+            s->CType == VK_COMPONENT_TYPE_SINT32_NV && s->DType == VK_COMPONENT_TYPE_SINT32_NV &&
+            s->scope == VK_SCOPE_SUBGROUP_NV) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void describe_memory(const rg_vk *vk, VkPhysicalDevice device, rg_gpu_info *out) {
     VkPhysicalDeviceMemoryProperties m;
     vk->GetPhysicalDeviceMemoryProperties(device, &m);
@@ -202,6 +285,8 @@ void rg_vk_describe(const rg_vk_instance *i, VkPhysicalDevice device, rg_gpu_inf
                                          : 0.0};
     snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof out->name - 1, q->deviceName);
     out->usable = out->missing[0] == 0;
+    out->dot = has_dot(&i->vk, device);
+    out->matrix = has_matrix(i, device, out);
     describe_memory(&i->vk, device, out);
 }
 

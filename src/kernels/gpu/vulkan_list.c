@@ -64,10 +64,35 @@ void rg_vk_pipelines_close(rg_gpu *gpu) {
     gpu->n_pipeline = 0;
 }
 
-static VkShaderModule module_of(rg_gpu *gpu, const char *name, rg_status *st) {
+static bool name_is(size_t i, const char *name) {
+    return strcmp(rg_gpu_programs[i].name, name) == 0;
+}
+
+/* Index of the closest of a program's variants; the count when there is none. */
+static size_t find_program(const rg_gpu *gpu, const rg_gpu_kernel *k) {
+    char typed[64], typed_dot[72], dot[64];
+    size_t best = rg_gpu_program_count;
+    int rank = 0;
+    snprintf(typed, sizeof typed, "%s_t%u", k->program, k->spec[0]);
+    snprintf(typed_dot, sizeof typed_dot, "%s_dot", typed);
+    snprintf(dot, sizeof dot, "%s_dot", k->program);
     for (size_t i = 0; i < rg_gpu_program_count; i++) {
+        const int own = gpu->info.dot && name_is(i, typed_dot) ? 4
+                        : name_is(i, typed)                    ? 3
+                        : gpu->info.dot && name_is(i, dot)     ? 2
+                        : name_is(i, k->program)               ? 1
+                                                               : 0;
+        if (own <= rank) continue;
+        rank = own;
+        best = i;
+    }
+    return best;
+}
+
+static VkShaderModule module_of(rg_gpu *gpu, const rg_gpu_kernel *k, rg_status *st) {
+    const size_t i = find_program(gpu, k);
+    if (i < rg_gpu_program_count) {
         const rg_gpu_program *p = &rg_gpu_programs[i];
-        if (strcmp(p->name, name) != 0) continue;
         if (gpu->modules[i]) return gpu->modules[i];
         const VkShaderModuleCreateInfo info = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
                                                .codeSize = p->n_word * sizeof(uint32_t),
@@ -76,10 +101,10 @@ static VkShaderModule module_of(rg_gpu *gpu, const char *name, rg_status *st) {
             gpu->instance.vk.CreateShaderModule(gpu->device, &info, NULL, &gpu->modules[i]);
         if (r == VK_SUCCESS) return gpu->modules[i];
         gpu->modules[i] = VK_NULL_HANDLE;
-        rg_vk_fail(gpu, r, name, st);
+        rg_vk_fail(gpu, r, k->program, st);
         return VK_NULL_HANDLE;
     }
-    rg_fail(st, RG_BUG, "there is no GPU program %s", name);
+    rg_fail(st, RG_BUG, "there is no GPU program %s", k->program);
     return VK_NULL_HANDLE;
 }
 
@@ -93,11 +118,14 @@ static rg_code build_pipeline(rg_gpu *gpu, const rg_gpu_kernel *k, VkPipeline *o
                                        .pMapEntries = entries,
                                        .dataSize = k->n_spec * sizeof(uint32_t),
                                        .pData = k->spec};
-    const VkShaderModule module = module_of(gpu, k->program, st);
+    const VkShaderModule module = module_of(gpu, k, st);
     if (!module) return RG_IO;
+    const bool whole = strcmp(k->program, "mul_mat") == 0; /* a matrix is a whole subgroup's */
     const VkComputePipelineCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
         .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                  .flags =
+                      whole ? VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT_EXT : 0,
                   .stage = VK_SHADER_STAGE_COMPUTE_BIT,
                   .module = module,
                   .pName = "main",
@@ -237,7 +265,8 @@ static bool prepare(rg_gpu_list *list, const rg_gpu_kernel *kernel, const void *
     vk->CmdPushConstants(list->buffer, list->gpu->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
                          (uint32_t)push_bytes, push);
     if (list->stamps && list->n_dispatch < list->query_cap / 2)
-        list->times[list->n_dispatch] = (rg_gpu_time){.program = kernel->program};
+        list->times[list->n_dispatch] =
+            (rg_gpu_time){.program = kernel->program, .first = kernel->spec[0]};
     stamp(list, 2 * list->n_dispatch);
     return true;
 }
@@ -250,6 +279,8 @@ static void finish(rg_gpu_list *list) {
 void rg_gpu_dispatch(rg_gpu_list *list, const rg_gpu_kernel *kernel, const void *push,
                      size_t push_bytes, rg_gpu_grid grid) {
     if (!grid.x || !grid.y || !grid.z || !prepare(list, kernel, push, push_bytes)) return;
+    if (list->stamps && list->n_dispatch < list->query_cap / 2)
+        list->times[list->n_dispatch].groups = grid.x;
     list->gpu->instance.vk.CmdDispatch(list->buffer, grid.x, grid.y, grid.z);
     finish(list);
 }
@@ -310,6 +341,10 @@ rg_code rg_gpu_list_end(rg_gpu_list *list, rg_status *st) {
     show_host(list);
     const VkResult r = list->gpu->instance.vk.EndCommandBuffer(list->buffer);
     return r == VK_SUCCESS ? RG_OK : rg_vk_fail(list->gpu, r, "recording", st);
+}
+
+const rg_gpu_info *rg_gpu_list_info(const rg_gpu_list *list) {
+    return &list->gpu->info;
 }
 
 uint32_t rg_gpu_list_dispatches(const rg_gpu_list *list) {

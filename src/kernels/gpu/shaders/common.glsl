@@ -12,9 +12,28 @@
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer F32 { float v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 16) buffer F32x4 { vec4 v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer U32 { uint v[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 16) buffer U32x4 { uvec4 v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 8) buffer U64 { uint64_t v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 2) buffer U16 { uint16_t v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 1) buffer U8 { uint8_t v[]; };
+
+// Values at .. at + 3 of x; zeros where `n` or fewer of them are left. `whole`: the address is a
+// multiple of 16 and n one of 4.
+vec4 load_4(F32 x, uint at, uint n, bool whole) {
+    if (n == 0u) return vec4(0.0);
+    if (whole) return F32x4(uint64_t(x) + 4ul * at).v[0];
+    return vec4(x.v[at], n > 1u ? x.v[at + 1u] : 0.0, n > 2u ? x.v[at + 2u] : 0.0,
+                n > 3u ? x.v[at + 3u] : 0.0);
+}
+
+void store_4(F32 x, uint at, uint n, bool whole, vec4 y) {
+    if (whole) {
+        if (n != 0u) F32x4(uint64_t(x) + 4ul * at).v[0] = y;
+        return;
+    }
+    for (uint k = 0u; k < min(n, 4u); k++)
+        x.v[at + k] = y[k];
+}
 
 // exp: Cody-Waite reduction, then a polynomial fitted on [-ln2/2, ln2/2]: the operations of
 // kernels/cpu/ref/math_inline.h.

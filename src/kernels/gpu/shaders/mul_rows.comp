@@ -1,33 +1,108 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// y = W x for 1 to 8 rows of x: a group of 32 lanes takes ROWS rows of W, each lane the units of
-// one class; then one lane a result adds the classes up. With experts: one slot a workgroup.
+#extension GL_EXT_control_flow_attributes : require
+// y = W x, up to 8 rows of x a workgroup (the second dimension of the grid goes on to the next).
+// 8 lanes for each stream take the classes of a row of W, and one lane a result adds them up. With
+// experts: one slot a workgroup.
 #include "product.glsl"
 
-layout(local_size_x = 32, local_size_y = 4) in;
-layout(constant_id = 0) const uint TYPE = 0u;
-layout(constant_id = 1) const uint COLS = 1u;
-layout(constant_id = 2) const uint ROWS = 1u;
-layout(constant_id = 3) const uint EPI = 0u;
-layout(constant_id = 4) const uint PAIR = 0u;  // one slot of an expert
-layout(constant_id = 5) const uint FUSED = 0u; // y = silu(w x) * (w2 x)
+layout(local_size_x = 128) in;
+layout(constant_id = 2) const uint COLS = 1u;
+layout(constant_id = 3) const uint ROWS = 1u;    // of W for a lane
+layout(constant_id = 4) const uint STREAMS = 1u; // of a row
+layout(constant_id = 5) const uint EPI = 0u;
+layout(constant_id = 6) const uint PAIR = 0u;  // one slot of an expert
+layout(constant_id = 7) const uint FUSED = 0u; // y = silu(w x) * (w2 x)
 
 const uint SETS = 1u + FUSED;
-const uint OUTS = ROWS * COLS;
-shared float part[4u * SETS * OUTS * 33u];
+const uint LANES = 8u * STREAMS;           // of a row
+const uint TILE = 128u / LANES * ROWS;     // rows of the workgroup
+const uint N = SETS * ROWS;
+shared float part[SETS * TILE * COLS * (LANES + 1u)];
 
-float total(uint group, uint o) {
+float total(uint at) {
     precise float s = 0.0;
-    uint at = (group * SETS * OUTS + o) * 33u;
-    for (uint l = 0u; l < CLASSES; l++)
-        s += part[at + l];
+    for (uint l = 0u; l < LANES; l++)
+        s += part[at * (LANES + 1u) + l];
     return s;
 }
 
+// Of this lane: rows of W, rows of x, sums.
+uint64_t row[N], x[COLS];
+float acc[N * COLS];
+
+void add_floats(float w[N], uint i) {
+    [[unroll]] for (uint c = 0u; c < COLS; c++) {
+        float v = F32(x[c]).v[i];
+        [[unroll]] for (uint r = 0u; r < N; r++)
+            acc[r * COLS + c] = fma(w[r], v, acc[r * COLS + c]);
+    }
+}
+
+vec4 four_of(uint64_t at, uint i) {
+    return i < p.n_in ? F32x4(at).v[i / 4u] : vec4(0.0);
+}
+
+void add_fours(vec4 w[N], uint i) {
+    [[unroll]] for (uint c = 0u; c < COLS; c++) {
+        vec4 v = four_of(x[c], i);
+        [[unroll]] for (uint r = 0u; r < N; r++) {
+            uint o = r * COLS + c;
+            acc[o] = fma(w[r].x, v.x, acc[o]);
+            acc[o] = fma(w[r].y, v.y, acc[o]);
+            acc[o] = fma(w[r].z, v.z, acc[o]);
+            acc[o] = fma(w[r].w, v.w, acc[o]);
+        }
+    }
+}
+
+// The class's fours of an eight of groups. In short: all loads before the sums.
+void floats_at(uint n, uint l) {
+    uint i = 256u * n + 4u * l;
+    if (TYPE == T_F32 && (p.n_in & 3u) == 0u) {
+        for (uint h = 0u; h < 2u; h++, i += 128u) {
+            vec4 w0[N], w1[N], w2[N], w3[N];
+            [[unroll]] for (uint r = 0u; r < N; r++) {
+                w0[r] = four_of(row[r], i);
+                w1[r] = four_of(row[r], i + 32u);
+                w2[r] = four_of(row[r], i + 64u);
+                w3[r] = four_of(row[r], i + 96u);
+            }
+            add_fours(w0, i);
+            add_fours(w1, i + 32u);
+            add_fours(w2, i + 64u);
+            add_fours(w3, i + 96u);
+        }
+        return;
+    }
+    for (uint m = 0u; m < 8u; m++, i += 32u) {
+        for (uint k = i; k < min(i + 4u, p.n_in); k++) {
+            float w[N];
+            [[unroll]] for (uint r = 0u; r < N; r++)
+                w[r] = float_at(row[r], k);
+            add_floats(w, k);
+        }
+    }
+}
+
+void codes_at(uint g) {
+    Group u[N];
+    [[unroll]] for (uint r = 0u; r < N; r++)
+        u[r] = group_at(row[r], g);
+    [[unroll]] for (uint c = 0u; c < COLS; c++) {
+        uvec4 a = U32x4(x[c] + 32u * g).v[0], b = U32x4(x[c] + 32u * g).v[1];
+        float dx = F32(x[c] + p.n_in).v[g];
+        uint sums = MINS ? U32(x[c] + p.n_in + p.n_in / 8u).v[g] : 0u;
+        [[unroll]] for (uint r = 0u; r < N; r++) {
+            int t0 = dot_16(u[r].a, a), t1 = dot_16(u[r].b, b);
+            acc[r * COLS + c] = add_group(u[r], t0, t1, dx, sums, acc[r * COLS + c]);
+        }
+    }
+}
+
 void main() {
-    uint lane = gl_LocalInvocationID.x, group = gl_LocalInvocationID.y;
-    uint row0 = (gl_WorkGroupID.x * 4u + group) * ROWS;
-    uint slot = 0u;
+    uint tid = gl_LocalInvocationID.x, lane = tid % LANES;
+    uint row0 = gl_WorkGroupID.x * TILE, mine = tid / LANES * ROWS, slot = 0u;
     uint64_t w[2];
     w[0] = p.w;
     w[1] = p.w2;
@@ -42,42 +117,42 @@ void main() {
             w[1] += e * p.stride;
         }
     }
-    uint64_t x_base = uint64_t(p.x) + 4ul * (uint64_t(slot / p.x_div) * p.x_stride);
-    precise float acc[SETS * OUTS];
-    for (uint o = 0u; o < SETS * OUTS; o++)
+    load_tables(tid, 128u, p.tables);
+    barrier();
+    uint n_row = min(TILE, p.n_out - row0), col0 = PAIR != 0u ? 0u : gl_WorkGroupID.y * COLS;
+    uint n_col = PAIR != 0u ? 1u : min(COLS, p.n - col0);
+    [[unroll]] for (uint r = 0u; r < N; r++) {
+        row[r] = w[r / ROWS] + uint64_t(row0 + min(mine + r % ROWS, n_row - 1u)) * p.row_bytes;
+    }
+    [[unroll]] for (uint c = 0u; c < COLS; c++)
+        x[c] = x_row(slot / p.x_div + col0 + min(c, n_col - 1u));
+    [[unroll]] for (uint o = 0u; o < N * COLS; o++)
         acc[o] = 0.0;
-    uint n_unit = (p.n_in + 15u) / 16u;
-    for (uint n = lane; row0 < p.n_out && n < n_unit; n += CLASSES) {
-        for (uint set = 0u; set < SETS; set++) {
-            for (uint r = 0u; r < ROWS; r++) {
-                uint row = min(row0 + r, p.n_out - 1u);
-                Unit u = decode(TYPE, w[set] + uint64_t(row) * p.row_bytes, n, p.n_in, p.tables);
-                for (uint c = 0u; c < COLS; c++) {
-                    float x[16];
-                    load_x(x_base + 4ul * (uint64_t(c) * p.x_stride), n, x);
-                    precise float s = 0.0;
-                    for (uint k = 0u; k < 16u; k++)
-                        s = fma(u.q[k], x[k], s);
-                    uint o = set * OUTS + r * COLS + c;
-                    acc[o] = fma(u.d, s, acc[o]);
-                    if (has_min(TYPE)) acc[o] = fma(u.m, sum_x(x), acc[o]);
-                }
-            }
+    uint n_group = (p.n_in + 31u) / 32u, n_eight = (n_group + 7u) / 8u;
+    uint share_ = (n_eight + STREAMS - 1u) / STREAMS, first = lane / 8u * share_;
+    uint last = min(first + share_, n_eight);
+    for (uint n = first; n < last; n++) {
+        uint g = 8u * n + lane % 8u;
+        if (FLOATS) floats_at(n, lane % 8u);
+        else if (g < n_group) codes_at(g);
+    }
+    [[unroll]] for (uint r = 0u; r < N; r++) {
+        [[unroll]] for (uint c = 0u; c < COLS; c++) {
+            uint at = ((r / ROWS) * TILE + mine + r % ROWS) * COLS + c;
+            part[at * (LANES + 1u) + lane] = acc[r * COLS + c];
         }
     }
-    for (uint o = 0u; o < SETS * OUTS; o++)
-        part[(group * SETS * OUTS + o) * 33u + lane] = acc[o];
     barrier();
-    for (uint o = lane; o < OUTS; o += 32u) {
-        uint row = row0 + o / COLS, c = o % COLS;
-        if (row >= p.n_out) continue;
-        float v = total(group, o);
+    for (uint o = tid; o < n_row * COLS; o += 128u) {
+        uint c = o % COLS;
+        if (c >= n_col) continue;
+        float v = total(o);
         if (FUSED != 0u) {
-            precise float h = silu(v) * total(group, OUTS + o);
+            precise float h = silu(v) * total(TILE * COLS + o);
             v = h;
         } else {
             v = epilogue(EPI, v);
         }
-        p.y.v[(slot + c) * p.y_stride + row] = v;
+        p.y.v[(slot + col0 + c) * p.y_stride + row0 + o / COLS] = v;
     }
 }

@@ -1,17 +1,25 @@
-// What both products share: which weights, which rows, and what happens to a result.
+// What the products share: which weights, which rows, and what happens to a result.
 //
-// The canonical dot of the device: units of 16 values belong to 32 classes (unit mod 32); in a unit
-// s = fma(q, x, s) ascending, then class = fma(d, s, class), then fma(m, sum of x, class); the
-// classes add up ascending. Both programs and every number of rows compute exactly that.
+// The canonical dot of the device. A row is cut into groups of 32 values; group g belongs to class
+// g mod 8 of the stream that g / 8 falls into: streams of equally many eights, as many as
+// streams_of says; of floats, the four values from 4 i on belong to class i mod 8. In a class, from
+// acc = 0:
+//   quantised: total = exact integer sum of scale * code * code of x,
+//              acc = fma(d * dx, total, acc),
+//              then, with minima, acc = fma(dm * dx, sum of m * codes of x, acc);
+//   nvfp4:     the two halves one after the other, each with its own d;
+//   floats:    acc = fma(w, x, acc), values ascending (behind the end of a row: zeros).
+// The classes add up ascending, stream by stream. Every program and every number of rows computes
+// exactly that. All totals are below 2^24: they are exact as floats too.
 #include "common.glsl"
-#include "decode.glsl"
-
-const uint CLASSES = 32u;
+#include "codes.glsl"
+#include "dot.glsl"
+#include "act.glsl"
 
 layout(push_constant, scalar) uniform Push {
     uint64_t w;  // rows of weights; of expert 0 where experts are chosen by `stride`
     uint64_t w2; // the up rows of a fused pair
-    F32 x;
+    uint64_t x;  // f32, or rows of codes (act.glsl) where weights are quantised
     F32 y;
     U32 tables;
     U64 experts;  // address of each expert; 0: w + expert * stride
@@ -20,7 +28,7 @@ layout(push_constant, scalar) uniform Push {
     U32 list;     // slots or tiles; 0: the workgroup's number
     uint64_t stride;
     uint n_in, n_out, row_bytes;
-    uint x_stride, y_stride;
+    uint x_stride, y_stride; // x_stride: of floats
     uint x_div; // row of x = slot / x_div
     float div;  // of the result, before the activation
     uint n;     // columns
@@ -35,28 +43,24 @@ float epilogue(uint kind, float v) {
     return kind == EPI_SIGMOID ? sigmoid(d) : 2.0 * sigmoid(d);
 }
 
-// Sixteen activations of unit u, zeros behind the end.
-void load_x(uint64_t row, uint u, out float x[16]) {
-    if ((p.n_in & 15u) == 0u) {
-        F32x4 v = F32x4(row + 64u * u);
-        for (uint k = 0u; k < 4u; k++) {
-            vec4 f = v.v[k];
-            x[4u * k] = f.x;
-            x[4u * k + 1u] = f.y;
-            x[4u * k + 2u] = f.z;
-            x[4u * k + 3u] = f.w;
-        }
-        return;
-    }
-    for (uint k = 0u; k < 16u; k++) {
-        uint i = 16u * u + k;
-        x[k] = i < p.n_in ? F32(row).v[i] : 0.0;
-    }
+uint64_t x_row(uint row) {
+    uint bytes = FLOATS ? 4u * p.x_stride : act_row_bytes(p.n_in);
+    return p.x + uint64_t(row) * bytes;
 }
 
-float sum_x(float x[16]) {
-    precise float s = 0.0;
-    for (uint k = 0u; k < 16u; k++)
-        s += x[k];
-    return s;
+// One group and the same group of a row of x, whose halves have the exact dots t0 and t1.
+float add_group(Group u, int t0, int t1, float dx, uint sums, float acc) {
+    if (TYPE == T_NVFP4) {
+        precise float f0 = u.d * dx, f1 = u.d1 * dx;
+        acc = fma(f0, float(t0), acc);
+        return fma(f1, float(t1), acc);
+    }
+    precise float f = u.d * dx;
+    acc = fma(f, float(u.s0 * t0 + u.s1 * t1), acc);
+    if (MINS) {
+        precise float fm = u.dm * dx;
+        int m = u.m0 * bitfieldExtract(int(sums), 0, 16) + u.m1 * (int(sums) >> 16);
+        acc = fma(fm, float(m), acc);
+    }
+    return acc;
 }

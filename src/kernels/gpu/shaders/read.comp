@@ -4,7 +4,6 @@
 #include "common.glsl"
 
 layout(local_size_x = 256) in;
-layout(buffer_reference, scalar, buffer_reference_align = 16) buffer U32x4 { uvec4 v[]; };
 layout(push_constant, scalar) uniform Push {
     U32x4 x;
     U32 y;

@@ -15,54 +15,55 @@ layout(push_constant, scalar) uniform Push {
     float scale;
 } p;
 
-shared float values[4096];
-shared uint best[256];
+shared uvec4 keys[1024]; // zeros behind the end: what is no number, and later
+shared uint chosen[256];
+shared float parts[256];
 
-bool better(uint a, uint b) {
-    float x = values[a], y = values[b];
-    if (isnan(y) && !isnan(x)) return true;
-    if (isnan(x)) return isnan(y) && a < b;
-    return x > y || (x == y && a < b);
+// Rises with x; both zeros are one value, what is not a number comes last.
+uint key_of(float x) {
+    if (isnan(x)) return 0u;
+    uint bits = x == 0.0 ? 0u : floatBitsToUint(x);
+    return (bits & 0x80000000u) != 0u ? ~bits : bits | 0x80000000u;
+}
+
+// How many elements come before element i: its place in the order.
+uint place_of(uint i) {
+    uvec4 n = uvec4(0u), own = uvec4(keys[i >> 2][i & 3u]), at = uvec4(0u, 1u, 2u, 3u);
+    for (uint j = 0u; j < (p.n + 3u) / 4u; j++, at += 4u) {
+        uvec4 k = keys[j];
+        n += uvec4(greaterThan(k + uvec4(lessThan(at, uvec4(i))), own));
+    }
+    return n.x + n.y + n.z + n.w;
 }
 
 void main() {
     uint tid = gl_LocalInvocationID.x, t = gl_WorkGroupID.x;
-    uint taken = 0u; // own elements that are gone, as bits: n / 256 <= 16
+    if (tid < 4u) keys[(p.n + 3u) / 4u - 1u][tid] = 0u;
+    barrier(); // the end is clean
     for (uint i = tid; i < p.n; i += 256u) {
-        values[i] = p.logits.v[t * p.n + i];
-        if (!finite(values[i])) atomicMin(p.flag.v[0], p.code);
+        float x = p.logits.v[t * p.n + i];
+        keys[i >> 2][i & 3u] = key_of(x);
+        if (!finite(x)) atomicMin(p.flag.v[0], p.code);
     }
+    if (GIVEN != 0u && tid < p.k) chosen[tid] = p.ids.v[t * p.k + tid];
     barrier();
-    for (uint k = 0u; GIVEN == 0u && k < p.k; k++) {
-        uint mine = 0xFFFFFFFFu, j = 0u;
-        for (uint i = tid; i < p.n; i += 256u, j++) {
-            if ((taken >> j & 1u) != 0u) continue;
-            if (mine == 0xFFFFFFFFu || better(i, mine)) mine = i;
-        }
-        barrier(); // the choice before is read
-        best[tid] = mine;
-        for (uint h = 128u; h > 0u; h >>= 1) {
-            barrier();
-            if (tid >= h) continue;
-            uint b = best[tid + h];
-            if (b == 0xFFFFFFFFu) continue;
-            if (best[tid] == 0xFFFFFFFFu || better(b, best[tid])) best[tid] = b;
-        }
-        barrier();
-        uint e = best[0];
-        if (e % 256u == tid) taken |= 1u << (e / 256u);
-        if (tid == 0u) p.ids.v[t * p.k + k] = e;
+    for (uint i = tid; GIVEN == 0u && i < p.n; i += 256u) {
+        uint place = place_of(i);
+        if (place >= p.k) continue;
+        chosen[place] = i;
+        p.ids.v[t * p.k + place] = i;
     }
-    if (tid != 0u) return;
-    float top = values[p.ids.v[t * p.k]];
+    barrier(); // the choice
+    if (tid < p.k) {
+        float own = p.logits.v[t * p.n + chosen[tid]], top = p.logits.v[t * p.n + chosen[0]];
+        precise float w = exp_own(own - top);
+        parts[tid] = w;
+    }
+    barrier(); // all parts
+    if (tid >= p.k) return;
     precise float sum = 0.0;
-    for (uint k = 0u; k < p.k; k++) {
-        precise float w = exp_own(values[p.ids.v[t * p.k + k]] - top);
-        p.w.v[t * p.k + k] = w;
-        sum += w;
-    }
-    for (uint k = 0u; k < p.k; k++) {
-        precise float w = p.w.v[t * p.k + k] / sum * p.scale;
-        p.w.v[t * p.k + k] = w;
-    }
+    for (uint k = 0u; k < p.k; k++)
+        sum += parts[k];
+    precise float w = parts[tid] / sum * p.scale;
+    p.w.v[t * p.k + tid] = w;
 }

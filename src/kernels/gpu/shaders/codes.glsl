@@ -1,0 +1,539 @@
+// Thirty-two weights of a row as signed 8-bit codes, four a word, with their exact integer scales
+// and the float scale of the block: w = d * (s * code) + dm * m. A row of any quantised type is cut
+// into groups of 32 values; a group has one or two scales (of its halves). Formats:
+// src/quant/blocks.h. Ids of types: rg_type.
+//
+// Grids and value tables lie in shared memory (load_tables). Codes are vectors and there is no loop
+// over them: compilers put arrays in memory when they do not see through the loops.
+
+const uint T_F32 = 0u, T_F16 = 1u, T_Q4_0 = 2u, T_Q4_1 = 3u, T_Q5_0 = 6u, T_Q5_1 = 7u, T_Q8_0 = 8u;
+const uint T_Q2_K = 10u, T_Q3_K = 11u, T_Q4_K = 12u, T_Q5_K = 13u, T_Q6_K = 14u;
+const uint T_IQ2_XXS = 16u, T_IQ2_XS = 17u, T_IQ3_XXS = 18u, T_IQ1_S = 19u, T_IQ4_NL = 20u;
+const uint T_IQ3_S = 21u, T_IQ2_S = 22u, T_IQ4_XS = 23u, T_IQ1_M = 29u, T_BF16 = 30u;
+const uint T_TQ1_0 = 34u, T_TQ2_0 = 35u, T_MXFP4 = 39u, T_NVFP4 = 40u, T_Q1_0 = 41u, T_Q2_0 = 42u;
+
+// Where each grid starts in the table buffer, and its size, in words (rg_gpu_tables).
+const uint G_IQ2XXS = 0u, G_IQ2XS = 512u, G_IQ2S = 1536u, G_IQ1S = 3584u, G_IQ3XXS = 7680u;
+const uint G_IQ3S = 7936u, G_NL = 8480u, G_FP4 = 8484u;
+
+// The type is a constant of the pipeline, or of the program where that is compiled for one type
+// (RG_TYPE): drivers make better code of a small program than of a large one with dead branches.
+#ifdef RG_TYPE
+const uint TYPE = RG_TYPE;
+#else
+layout(constant_id = 0) const uint TYPE = 0u;
+#endif
+layout(constant_id = 1) const uint GRID = 1u; // uvec2 of the type's table
+shared uvec2 grid[GRID];
+
+const bool FLOATS = TYPE == T_F32 || TYPE == T_F16 || TYPE == T_BF16;
+const bool MINS = TYPE == T_Q4_1 || TYPE == T_Q5_1 || TYPE == T_Q2_K || TYPE == T_Q4_K ||
+                  TYPE == T_Q5_K;
+// The halves of a group have scales of their own.
+const bool HALVES = TYPE == T_Q2_K || TYPE == T_Q3_K || TYPE == T_Q6_K || TYPE == T_IQ2_XS ||
+                    TYPE == T_IQ2_S || TYPE == T_IQ1_M;
+
+struct Group {
+    uvec4 a, b; // codes of the halves
+    int s0, s1; // scales of the halves
+    float d;
+    float d1;   // nvfp4: of the second half
+    float dm;   // w += dm * m
+    int m0, m1;
+};
+
+// ---- reading ------------------------------------------------------------------------------------
+
+uint word_at(uint64_t p) { // aligned
+    return U32(p).v[0];
+}
+
+uint u16_at(uint64_t p) { // even
+    return uint(U16(p).v[0]);
+}
+
+uint u8_at(uint64_t p) {
+    return uint(U8(p).v[0]);
+}
+
+float f16_at(uint64_t p) {
+    return unpackHalf2x16(u16_at(p)).x;
+}
+
+// The word that starts `shift` bits into a pair of words.
+uint funnel(uint low, uint high, uint shift) {
+    return uint((uint64_t(high) << 32 | uint64_t(low)) >> shift);
+}
+
+uint u32_at(uint64_t p) { // even
+    return u16_at(p) | u16_at(p + 2ul) << 16;
+}
+
+// Sixteen bytes at an even address.
+uvec4 load_16(uint64_t p) {
+    uint64_t b = p & ~3ul;
+    uint s = 8u * (uint(p) & 2u);
+    uint w0 = word_at(b), w1 = word_at(b + 4ul), w2 = word_at(b + 8ul), w3 = word_at(b + 12ul);
+    uint w4 = word_at(b + (s != 0u ? 16u : 12u));
+    return uvec4(funnel(w0, w1, s), funnel(w1, w2, s), funnel(w2, w3, s), funnel(w3, w4, s));
+}
+
+uvec4 load_aligned(uint64_t p) {
+    return uvec4(word_at(p), word_at(p + 4ul), word_at(p + 8ul), word_at(p + 12ul));
+}
+
+// Sixteen bytes at any address.
+uvec4 load_odd(uint64_t p) {
+    uint64_t b = p & ~3ul;
+    uint s = 8u * (uint(p) & 3u);
+    uint w0 = word_at(b), w1 = word_at(b + 4ul), w2 = word_at(b + 8ul), w3 = word_at(b + 12ul);
+    uint w4 = word_at(b + (s != 0u ? 16u : 12u));
+    return uvec4(funnel(w0, w1, s), funnel(w1, w2, s), funnel(w2, w3, s), funnel(w3, w4, s));
+}
+
+// ---- bytes in words -----------------------------------------------------------------------------
+
+// Each byte of x, below 128, minus a constant byte.
+uvec4 minus(uvec4 x, uint bias) {
+    return ((x | 0x80808080u) - bias * 0x01010101u) ^ 0x80808080u;
+}
+
+// Four bits, each to a byte of its own.
+uvec4 spread(uvec4 bits) {
+    return ((bits & 15u) * 0x00204081u) & 0x01010101u;
+}
+
+// Eight bits of pairs, each pair to a byte of its own.
+uvec4 spread_2(uvec4 bits) {
+    uvec4 v = bits & 255u;
+    return (v | v << 6 | v << 12 | v << 18) & 0x03030303u;
+}
+
+// Four numbers of 4 bits, of 8 bits.
+uvec4 nibbles_of(uint bits) {
+    return uvec4(bits, bits >> 4, bits >> 8, bits >> 12);
+}
+
+uvec4 bytes_of(uint w) {
+    return uvec4(w & 255u, w >> 8 & 255u, w >> 16 & 255u, w >> 24);
+}
+
+// Bytes of x, none of them 0, negated where the four low bits of `bits` have a one.
+uvec4 with_signs(uvec4 x, uvec4 bits) {
+    uvec4 one = spread(bits);
+    return (x ^ one * 255u) + one;
+}
+
+// Seven signs and the eighth that makes their number even.
+uint even_signs(uint code) {
+    return code | (uint(bitCount(code)) & 1u) << 7;
+}
+
+// ---- tables -------------------------------------------------------------------------------------
+
+uint grid_start(uint type) {
+    if (type == T_IQ2_XXS) return G_IQ2XXS;
+    if (type == T_IQ2_XS) return G_IQ2XS;
+    if (type == T_IQ2_S) return G_IQ2S;
+    if (type == T_IQ3_XXS) return G_IQ3XXS;
+    if (type == T_IQ3_S) return G_IQ3S;
+    return G_IQ1S;
+}
+
+// All threads of a workgroup; a barrier must follow.
+void load_tables(uint tid, uint n_thread, U32 t) {
+    if (TYPE == T_IQ4_NL || TYPE == T_IQ4_XS || TYPE == T_MXFP4 || TYPE == T_NVFP4) {
+        uint base = TYPE == T_IQ4_NL || TYPE == T_IQ4_XS ? G_NL : G_FP4; // one byte a word
+        for (uint i = tid; i < 8u; i += n_thread) {
+            uint w = t.v[base + i / 2u] >> (16u * (i & 1u));
+            grid[i] = uvec2(w & 255u, w >> 8 & 255u);
+        }
+    } else if (GRID > 1u) {
+        uint start = grid_start(TYPE);
+        for (uint i = tid; i < GRID; i += n_thread)
+            grid[i] = uvec2(t.v[start + 2u * i], t.v[start + 2u * i + 1u]);
+    }
+}
+
+uint grid_word(uint i) {
+    return grid[i >> 1][i & 1u];
+}
+
+uvec4 grid_words(uvec4 i) {
+    return uvec4(grid_word(i.x), grid_word(i.y), grid_word(i.z), grid_word(i.w));
+}
+
+// Table bytes of the four low nibbles of the bytes of w.
+uint looked_up(uint w) {
+    return grid_word(w & 15u) | grid_word(w >> 8 & 15u) << 8 | grid_word(w >> 16 & 15u) << 16 |
+           grid_word(w >> 24 & 15u) << 24;
+}
+
+uvec4 looked_up_4(uvec4 w) {
+    return uvec4(looked_up(w.x), looked_up(w.y), looked_up(w.z), looked_up(w.w));
+}
+
+void nibbles_looked_up(inout Group u, uvec4 w) {
+    u.a = looked_up_4(w);
+    u.b = looked_up_4(w >> 4);
+}
+
+// ---- blocks of 32 values and more ---------------------------------------------------------------
+
+float e8m0_half(uint e) {
+    return uintBitsToFloat(e < 2u ? 0x00200000u << e : (e - 1u) << 23);
+}
+
+float ue4m3_half(uint b) {
+    if (b == 0u || b == 0x7Fu) return 0.0;
+    int e = int(b >> 3 & 15u);
+    float m = float(b & 7u);
+    return e == 0 ? m * (1.0 / 1024.0) : (8.0 + m) * pow2i(float(e - 11));
+}
+
+void group_q8_0(uint64_t b, inout Group u) {
+    uint64_t base = b & ~3ul;
+    uint odd = uint(b) & 2u, shift = 16u + 8u * odd; // of the codes behind the base
+    uint w0 = word_at(base), w1 = word_at(base + 4ul), w2 = word_at(base + 8ul);
+    uint w3 = word_at(base + 12ul), w4 = word_at(base + 16ul), w5 = word_at(base + 20ul);
+    uint w6 = word_at(base + 24ul), w7 = word_at(base + 28ul), w8 = word_at(base + 32ul);
+    u.d = unpackHalf2x16(w0 >> (8u * odd)).x;
+    u.a = uvec4(funnel(w0, w1, shift), funnel(w1, w2, shift), funnel(w2, w3, shift),
+                funnel(w3, w4, shift));
+    u.b = uvec4(funnel(w4, w5, shift), funnel(w5, w6, shift), funnel(w6, w7, shift),
+                funnel(w7, w8, shift));
+}
+
+void nibbles(inout Group u, uvec4 w, uint bias) {
+    u.a = w & 0x0F0F0F0Fu;
+    u.b = w >> 4 & 0x0F0F0F0Fu;
+    if (bias == 0u) return;
+    u.a = minus(u.a, bias);
+    u.b = minus(u.b, bias);
+}
+
+// Nibbles with a fifth bit each.
+void five_bits(inout Group u, uvec4 w, uint bits, uint bias) {
+    u.a = (w & 0x0F0F0F0Fu) | spread(nibbles_of(bits)) << 4;
+    u.b = (w >> 4 & 0x0F0F0F0Fu) | spread(nibbles_of(bits >> 16)) << 4;
+    if (bias == 0u) return;
+    u.a = minus(u.a, bias);
+    u.b = minus(u.b, bias);
+}
+
+void group_small(uint64_t row, uint g, inout Group u) {
+    if (TYPE == T_Q8_0) {
+        group_q8_0(row + 34u * g, u);
+    } else if (TYPE == T_Q4_0) {
+        uint64_t b = row + 18u * g;
+        u.d = f16_at(b);
+        nibbles(u, load_16(b + 2ul), 8u);
+    } else if (TYPE == T_Q4_1) {
+        uint64_t b = row + 20u * g;
+        vec2 dm = unpackHalf2x16(word_at(b));
+        u.d = dm.x;
+        u.dm = dm.y;
+        u.m0 = u.m1 = 1;
+        nibbles(u, load_aligned(b + 4ul), 0u);
+    } else if (TYPE == T_Q5_0) {
+        uint64_t b = row + 22u * g;
+        u.d = f16_at(b);
+        five_bits(u, load_16(b + 6ul), u32_at(b + 2ul), 16u);
+    } else if (TYPE == T_Q5_1) {
+        uint64_t b = row + 24u * g;
+        vec2 dm = unpackHalf2x16(word_at(b));
+        u.d = dm.x;
+        u.dm = dm.y;
+        u.m0 = u.m1 = 1;
+        five_bits(u, load_aligned(b + 8ul), word_at(b + 4ul), 0u);
+    } else if (TYPE == T_IQ4_NL) {
+        uint64_t b = row + 18u * g;
+        u.d = f16_at(b);
+        nibbles_looked_up(u, load_16(b + 2ul));
+    } else if (TYPE == T_MXFP4) {
+        uint64_t b = row + 17u * g;
+        u.d = e8m0_half(u8_at(b));
+        nibbles_looked_up(u, load_odd(b + 1ul));
+    } else if (TYPE == T_NVFP4) {
+        uint64_t b = row + 36u * (g / 2u);
+        uint s = 2u * (g & 1u);
+        u.d = ue4m3_half(u8_at(b + s));
+        u.d1 = ue4m3_half(u8_at(b + s + 1u));
+        uvec4 w = load_aligned(b + 4u + 8u * s); // eight bytes a half: low nibbles, then high ones
+        uvec4 low = looked_up_4(w), high = looked_up_4(w >> 4);
+        u.a = uvec4(low.xy, high.xy);
+        u.b = uvec4(low.zw, high.zw);
+    } else if (TYPE == T_Q1_0) {
+        uint64_t b = row + 18u * (g / 4u);
+        uint bits = u32_at(b + 2u + 4u * (g & 3u));
+        u.d = f16_at(b);
+        u.a = spread(nibbles_of(bits)) * 0xFEu ^ 0xFFFFFFFFu; // 1 or -1
+        u.b = spread(nibbles_of(bits >> 16)) * 0xFEu ^ 0xFFFFFFFFu;
+    } else if (TYPE == T_Q2_0) {
+        uint64_t b = row + 18u * (g / 2u);
+        uint64_t at = b + 2u + 8u * (g & 1u);
+        u.d = f16_at(b);
+        u.a = minus(spread_2(bytes_of(u32_at(at))), 1u);
+        u.b = minus(spread_2(bytes_of(u32_at(at + 4ul))), 1u);
+    }
+}
+
+// ---- blocks of 256; e: the group in its block ---------------------------------------------------
+
+// Scale and minimum number i of the twelve packed bytes of q4_K and q5_K.
+void pair_6bit(uint64_t s, uint i, inout Group u) {
+    uint w0 = word_at(s), w1 = word_at(s + 4ul), w2 = word_at(s + 8ul), at = 8u * (i & 3u);
+    uint a = w0 >> at, b = w1 >> at, c = w2 >> at;
+    if (i < 4u) {
+        u.s0 = int(a & 63u);
+        u.m0 = int(b & 63u);
+    } else {
+        u.s0 = int((c & 15u) | (a >> 2 & 48u));
+        u.m0 = int((c >> 4 & 15u) | (b >> 2 & 48u));
+    }
+    u.s1 = u.s0;
+    u.m1 = u.m0;
+}
+
+int ternary_digit(uint byte, uint n) {
+    uint power = n == 0u ? 1u : n == 1u ? 3u : n == 2u ? 9u : n == 3u ? 27u : 81u;
+    return int((3u * ((byte * power) & 255u)) >> 8) - 1;
+}
+
+uint tq1_code(uint64_t b, uint x) {
+    uint at = x < 160u ? (x & 31u) : x < 240u ? 32u + ((x - 160u) & 15u) : 48u + ((x - 240u) & 3u);
+    uint digit = x < 160u ? x / 32u : x < 240u ? (x - 160u) / 16u : (x - 240u) / 4u;
+    return uint(ternary_digit(u8_at(b + at), digit)) & 255u;
+}
+
+uint tq1_codes(uint64_t b, uint x) {
+    return tq1_code(b, x) | tq1_code(b, x + 1u) << 8 | tq1_code(b, x + 2u) << 16 |
+           tq1_code(b, x + 3u) << 24;
+}
+
+void group_q6(uint64_t b, uint e, inout Group u) {
+    uint half_ = e >> 2, j = e & 3u;
+    uint64_t low = b + 64u * half_ + 32u * (j & 1u), high = b + 128u + 32u * half_;
+    uint s = u16_at(b + 192u + 2u * e);
+    u.s0 = bitfieldExtract(int(s), 0, 8);
+    u.s1 = bitfieldExtract(int(s), 8, 8);
+    u.d = f16_at(b + 208u);
+    uint to_low = 4u * (j >> 1), to_high = 2u * j;
+    u.a = ((load_16(low) >> to_low) & 0x0F0F0F0Fu) |
+          ((load_16(high) >> to_high) & 0x03030303u) << 4;
+    u.b = ((load_16(low + 16ul) >> to_low) & 0x0F0F0F0Fu) |
+          ((load_16(high + 16ul) >> to_high) & 0x03030303u) << 4;
+    u.a = minus(u.a, 32u);
+    u.b = minus(u.b, 32u);
+}
+
+void group_q3(uint64_t b, uint e, inout Group u) {
+    uint low = u16_at(b + 96u + (2u * e & 7u)) >> (4u * (e >> 2));
+    uint high = u16_at(b + 104u + (2u * e & 3u)) >> (2u * (e >> 1));
+    u.s0 = int((low & 15u) | (high & 3u) << 4) - 32;
+    u.s1 = int((low >> 8 & 15u) | (high >> 8 & 3u) << 4) - 32;
+    u.d = f16_at(b + 108u);
+    uint64_t at = b + 32u + 32u * (e >> 2);
+    uint shift = 2u * (e & 3u);
+    u.a = ((load_16(at) >> shift) & 0x03030303u) | ((load_16(b) >> e) & 0x01010101u) << 2;
+    u.b = ((load_16(at + 16ul) >> shift) & 0x03030303u) |
+          ((load_16(b + 16ul) >> e) & 0x01010101u) << 2;
+    u.a = minus(u.a, 4u);
+    u.b = minus(u.b, 4u);
+}
+
+void group_k(uint64_t row, uint g, inout Group u) {
+    uint i = g >> 3, e = g & 7u;
+    if (TYPE == T_Q2_K) {
+        uint64_t b = row + 84u * i;
+        uint s = u16_at(b + 2u * e);
+        vec2 dm = unpackHalf2x16(word_at(b + 80u));
+        u.d = dm.x;
+        u.dm = -dm.y;
+        u.s0 = int(s & 15u);
+        u.s1 = int(s >> 8 & 15u);
+        u.m0 = int(s >> 4 & 15u);
+        u.m1 = int(s >> 12);
+        uint64_t at = b + 16u + 32u * (e >> 2);
+        u.a = (load_aligned(at) >> (2u * (e & 3u))) & 0x03030303u;
+        u.b = (load_aligned(at + 16ul) >> (2u * (e & 3u))) & 0x03030303u;
+    } else if (TYPE == T_Q3_K) {
+        group_q3(row + 110u * i, e, u);
+    } else if (TYPE == T_Q4_K) {
+        uint64_t b = row + 144u * i;
+        vec2 dm = unpackHalf2x16(word_at(b));
+        pair_6bit(b + 4ul, e, u);
+        u.d = dm.x;
+        u.dm = -dm.y;
+        uint64_t at = b + 16u + 32u * (e >> 1);
+        u.a = (load_aligned(at) >> (4u * (e & 1u))) & 0x0F0F0F0Fu;
+        u.b = (load_aligned(at + 16ul) >> (4u * (e & 1u))) & 0x0F0F0F0Fu;
+    } else if (TYPE == T_Q5_K) {
+        uint64_t b = row + 176u * i;
+        vec2 dm = unpackHalf2x16(word_at(b));
+        pair_6bit(b + 4ul, e, u);
+        u.d = dm.x;
+        u.dm = -dm.y;
+        uint64_t at = b + 48u + 32u * (e >> 1);
+        uint shift = 4u * (e & 1u);
+        u.a = ((load_aligned(at) >> shift) & 0x0F0F0F0Fu) |
+              ((load_aligned(b + 16ul) >> e) & 0x01010101u) << 4;
+        u.b = ((load_aligned(at + 16ul) >> shift) & 0x0F0F0F0Fu) |
+              ((load_aligned(b + 32ul) >> e) & 0x01010101u) << 4;
+    } else if (TYPE == T_Q6_K) {
+        group_q6(row + 210u * i, e, u);
+    } else if (TYPE == T_IQ4_XS) {
+        uint64_t b = row + 136u * i;
+        uint low = u8_at(b + 4u + (e >> 1)) >> (4u * (e & 1u)) & 15u;
+        u.s0 = u.s1 = int(low | (u16_at(b + 2ul) >> (2u * e) & 3u) << 4) - 32;
+        u.d = f16_at(b);
+        nibbles_looked_up(u, load_aligned(b + 8u + 16u * e));
+    } else if (TYPE == T_TQ2_0) {
+        uint64_t b = row + 66u * i;
+        u.d = f16_at(b + 64ul);
+        uint64_t at = b + 32u * (e >> 2);
+        u.a = minus((load_16(at) >> (2u * (e & 3u))) & 0x03030303u, 1u);
+        u.b = minus((load_16(at + 16ul) >> (2u * (e & 3u))) & 0x03030303u, 1u);
+    } else if (TYPE == T_TQ1_0) {
+        uint64_t b = row + 54u * i;
+        u.d = f16_at(b + 52ul);
+        uint x = 32u * e;
+        u.a = uvec4(tq1_codes(b, x), tq1_codes(b, x + 4u), tq1_codes(b, x + 8u),
+                    tq1_codes(b, x + 12u));
+        u.b = uvec4(tq1_codes(b, x + 16u), tq1_codes(b, x + 20u), tq1_codes(b, x + 24u),
+                    tq1_codes(b, x + 28u));
+    }
+}
+
+// ---- blocks of 256 over grids -------------------------------------------------------------------
+
+// Four entries of a grid of pairs with a byte of signs each.
+void put_signed(inout Group u, uvec4 index, uvec4 signs) {
+    uvec2 e0 = grid[index.x], e1 = grid[index.y], e2 = grid[index.z], e3 = grid[index.w];
+    u.a = with_signs(uvec4(e0, e1), uvec4(signs.x, signs.x >> 4, signs.y, signs.y >> 4));
+    u.b = with_signs(uvec4(e2, e3), uvec4(signs.z, signs.z >> 4, signs.w, signs.w >> 4));
+}
+
+uvec4 even_signs_4(uvec4 codes) {
+    return uvec4(even_signs(codes.x & 127u), even_signs(codes.y & 127u),
+                 even_signs(codes.z & 127u), even_signs(codes.w & 127u));
+}
+
+// Ternary bytes shifted by an eighth: 8 * byte + delta, |.| <= 9; two words for each delta.
+uvec4 eighths(uvec4 w, uint negative0, uint negative1) {
+    uvec4 eight = (w << 3) & 0xF8F8F8F8u;
+    uint d0 = negative0 != 0u ? 0xFFFFFFFFu : 0x01010101u;
+    uint d1 = negative1 != 0u ? 0xFFFFFFFFu : 0x01010101u;
+    uvec4 delta = uvec4(d0, d0, d1, d1);
+    return ((eight & 0x7F7F7F7Fu) + (delta & 0x7F7F7F7Fu)) ^ ((eight ^ delta) & 0x80808080u);
+}
+
+void put_ternary(inout Group u, uvec4 index, uvec4 negative) {
+    u.a = eighths(uvec4(grid[index.x], grid[index.y]), negative.x, negative.y);
+    u.b = eighths(uvec4(grid[index.z], grid[index.w]), negative.z, negative.w);
+}
+
+int odd_scale(uint nibble) {
+    return 2 * int(nibble & 15u) + 1;
+}
+
+void group_grid_2(uint64_t row, uint g, inout Group u) {
+    uint i = g >> 3, e = g & 7u;
+    if (TYPE == T_IQ2_XXS) {
+        uint64_t b = row + 66u * i, rec = b + 2u + 8u * e;
+        uint ix = u32_at(rec), w = u32_at(rec + 4ul);
+        u.s0 = u.s1 = odd_scale(w >> 28);
+        u.d = f16_at(b) * 0.125;
+        put_signed(u, bytes_of(ix), even_signs_4(uvec4(w, w >> 7, w >> 14, w >> 21)));
+    } else if (TYPE == T_IQ2_XS) {
+        uint64_t b = row + 74u * i, at = b + 2u + 8u * e;
+        uint s = u8_at(b + 66u + e);
+        u.s0 = odd_scale(s);
+        u.s1 = odd_scale(s >> 4);
+        u.d = f16_at(b) * 0.125;
+        uint low = u32_at(at), high = u32_at(at + 4ul);
+        uvec4 v = uvec4(low & 0xFFFFu, low >> 16, high & 0xFFFFu, high >> 16);
+        put_signed(u, v & 511u, even_signs_4(v >> 9));
+    } else {
+        uint64_t b = row + 82u * i;
+        uint s = u8_at(b + 74u + e), high = u8_at(b + 66u + e);
+        uint low = u32_at(b + 2u + 4u * e), signs = u32_at(b + 34u + 4u * e);
+        u.s0 = odd_scale(s);
+        u.s1 = odd_scale(s >> 4);
+        u.d = f16_at(b) * 0.125;
+        uvec4 top = uvec4(high, high >> 2, high >> 4, high >> 6) & 3u;
+        put_signed(u, bytes_of(low) | top << 8, bytes_of(signs));
+    }
+}
+
+void group_grid_3(uint64_t row, uint g, inout Group u) {
+    uint i = g >> 3, e = g & 7u;
+    if (TYPE == T_IQ3_XXS) {
+        uint64_t b = row + 98u * i, at = b + 2u + 8u * e;
+        uint w = u32_at(b + 66u + 4u * e);
+        uvec4 signs = even_signs_4(uvec4(w, w >> 7, w >> 14, w >> 21));
+        u.s0 = u.s1 = odd_scale(w >> 28);
+        u.d = f16_at(b) * 0.25;
+        u.a = with_signs(grid_words(bytes_of(u32_at(at))),
+                         uvec4(signs.x, signs.x >> 4, signs.y, signs.y >> 4));
+        u.b = with_signs(grid_words(bytes_of(u32_at(at + 4ul))),
+                         uvec4(signs.z, signs.z >> 4, signs.w, signs.w >> 4));
+    } else {
+        uint64_t b = row + 110u * i, at = b + 2u + 8u * e;
+        uint signs = u32_at(b + 74u + 4u * e), high = u8_at(b + 66u + e);
+        uvec4 top0 = uvec4(high, high >> 1, high >> 2, high >> 3) & 1u;
+        uvec4 top1 = uvec4(high >> 4, high >> 5, high >> 6, high >> 7) & 1u;
+        u.s0 = u.s1 = odd_scale(u8_at(b + 106u + (e >> 1)) >> (4u * (e & 1u)));
+        u.d = f16_at(b);
+        u.a = with_signs(grid_words(bytes_of(u32_at(at)) | top0 << 8), nibbles_of(signs));
+        u.b = with_signs(grid_words(bytes_of(u32_at(at + 4ul)) | top1 << 8),
+                         nibbles_of(signs >> 16));
+    }
+}
+
+void group_grid_1(uint64_t row, uint g, inout Group u) {
+    uint i = g >> 3, e = g & 7u;
+    if (TYPE == T_IQ1_S) {
+        uint64_t b = row + 50u * i;
+        uint w = u16_at(b + 34u + 2u * e), ix = u32_at(b + 2u + 4u * e);
+        u.s0 = u.s1 = 2 * int(w >> 12 & 7u) + 1;
+        u.d = f16_at(b) * 0.125;
+        uvec4 top = uvec4(w, w >> 3, w >> 6, w >> 9) & 7u;
+        put_ternary(u, bytes_of(ix) | top << 8, uvec4(w >> 15));
+    } else {
+        uint64_t b = row + 56u * i;
+        uint bits = u16_at(b + 48ul) >> 12 | (u16_at(b + 50ul) >> 12) << 4 |
+               (u16_at(b + 52ul) >> 12) << 8 | (u16_at(b + 54ul) >> 12) << 12;
+        uint s = u16_at(b + 48u + 2u * (e >> 1)) >> (6u * (e & 1u));
+        uint ix = u32_at(b + 4u * e), high = u16_at(b + 32u + 2u * e);
+        u.s0 = 2 * int(s & 7u) + 1;
+        u.s1 = 2 * int(s >> 3 & 7u) + 1;
+        u.d = unpackHalf2x16(bits).x * 0.125;
+        uvec4 nib = nibbles_of(high) & 15u;
+        put_ternary(u, bytes_of(ix) | (nib & 7u) << 8, nib >> 3);
+    }
+}
+
+// Group g of the quantised row that begins at `row`.
+Group group_at(uint64_t row, uint g) {
+    Group u;
+    u.s0 = u.s1 = 1;
+    u.m0 = u.m1 = 0;
+    u.d = u.d1 = u.dm = 0.0;
+    u.a = u.b = uvec4(0u);
+    if (TYPE == T_Q2_K || TYPE == T_Q3_K || TYPE == T_Q4_K || TYPE == T_Q5_K || TYPE == T_Q6_K ||
+        TYPE == T_IQ4_XS || TYPE == T_TQ1_0 || TYPE == T_TQ2_0)
+        group_k(row, g, u);
+    else if (TYPE == T_IQ2_XXS || TYPE == T_IQ2_XS || TYPE == T_IQ2_S) group_grid_2(row, g, u);
+    else if (TYPE == T_IQ3_XXS || TYPE == T_IQ3_S) group_grid_3(row, g, u);
+    else if (TYPE == T_IQ1_S || TYPE == T_IQ1_M) group_grid_1(row, g, u);
+    else group_small(row, g, u);
+    return u;
+}
+
+// Value i of a float row at a device address.
+float float_at(uint64_t row, uint i) {
+    if (TYPE == T_F32) return F32(row).v[i];
+    if (TYPE == T_F16) return half_at(U16(row), i);
+    return uintBitsToFloat(uint(U16(row).v[i]) << 16);
+}
