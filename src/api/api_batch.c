@@ -198,8 +198,14 @@ static XXH128_hash_t hash_ids(const rg_session *s, uint32_t n) {
     return XXH3_128bits(rg_seq_ids(s->seq), n * sizeof(int32_t));
 }
 
+static rg_code check_copies(const rg_session *s, rg_status *st) {
+    if (rg_seq_copies(s->seq)) return RG_OK;
+    return rg_fail(st, RG_UNSUPPORTED, "states on a GPU are not copied out or in");
+}
+
 rg_code rg_session_snapshot(rg_snapshot **out, rg_session *s, rg_status *st) {
     *out = NULL;
+    RG_TRY(check_copies(s, st));
     const uint32_t n = rg_seq_length(s->seq);
     if (n == 0 || rg_seq_failed(s->seq) || s->pending >= 0 || s->open.n) {
         return rg_fail(st, RG_INVALID,
@@ -317,6 +323,7 @@ void rg_session_export(const rg_session *s, const rg_snapshot *p, void *dst) {
 rg_code rg_session_import(rg_session *s, uint32_t n, const void *src, uint64_t n_bytes,
                           rg_status *st) {
     rg_session_reset(s);
+    RG_TRY(check_copies(s, st));
     if (n < 1 || n > rg_seq_capacity(s->seq)) {
         return rg_fail(st, RG_INVALID, "%u saved tokens, the session holds 1..%u", n,
                        rg_seq_capacity(s->seq));

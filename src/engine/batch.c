@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "engine/core.h"
+#include "engine/gpu_core.h"
 
 static rg_code check_part(const rg_core *core, const rg_batch_rows *p, const int32_t *ids,
                           rg_status *st) {
@@ -86,12 +87,24 @@ static rg_code give_open_logits(rg_core *core, const rg_segment *segs, uint32_t 
     return RG_OK;
 }
 
+/* A device reads its rows where they are. */
+static rg_code give_device_logits(rg_core *core, const rg_batch_rows *parts, uint32_t n_part,
+                                  const rg_segment *segs, rg_status *st) {
+    for (uint32_t i = 0; i < n_part; i++) {
+        if (!parts[i].logits || parts[i].open) continue;
+        RG_TRY(rg_gpu_head(core, segs[i].row0 + segs[i].n - 1, 1, st));
+        memcpy(parts[i].logits, core->s.logits, core->hp->n_vocab * sizeof(float));
+    }
+    return RG_OK;
+}
+
 /* The last rows of the parts that want logits go through the head together. */
 static rg_code give_last_logits(rg_core *core, const rg_batch_rows *parts, uint32_t n_part,
                                 const rg_segment *segs, rg_status *st) {
     const size_t V = core->hp->n_vocab;
     float *to[RG_HEAD_ROWS];
     uint32_t n = 0;
+    if (core->gpu) return give_device_logits(core, parts, n_part, segs, st);
     for (uint32_t i = 0; i < n_part; i++) {
         if (parts[i].logits && !parts[i].open) {
             to_head(core, n, segs[i].row0 + segs[i].n - 1);
@@ -160,14 +173,16 @@ static rg_code run_batch(const rg_window *win, const rg_batch_rows *parts, const
 rg_code rg_core_eval_batch(rg_core *core, const rg_batch_rows *parts, uint32_t n_part,
                            const int32_t *ids, const atomic_bool *cancel, const float **open_logits,
                            rg_status *st) {
-    rg_segment segs[RG_BATCH_PARTS_MAX];
+    rg_segment segs[RG_BATCH_PARTS_MAX] = {{0}};
     uint32_t T = 0;
+    const float *waiting = NULL;
     if (open_logits) *open_logits = NULL;
     RG_TRY(make_segments(core, parts, n_part, ids, segs, &T, st));
     const rg_window win = {.core = core, .segs = segs, .n_seg = n_part, .T = T, .ids = ids};
     const rg_eval_call call = {.cancel = cancel};
     RG_ASSERT(open_logits || !is_open(&win));
-    const rg_code rc = run_batch(&win, parts, &call, open_logits, st);
+    const rg_code rc = run_batch(&win, parts, &call, &waiting, st);
+    if (open_logits) *open_logits = waiting;
     if (rc != RG_OK) {
         for (uint32_t i = 0; i < n_part; i++)
             parts[i].seq->failed = true;

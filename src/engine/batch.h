@@ -40,6 +40,9 @@ RG_MUST_CHECK rg_code rg_core_eval_batch(rg_core *core, const rg_batch_rows *par
 /* How many of n rows a window may hold of this sequence: cache-aware routing has limits. */
 uint32_t rg_seq_window_rows(const rg_seq *seq, uint32_t n);
 
+/* Whether a sequence's state can be copied out and in: not where it lies on a device. The functions
+ * below are for those that can. */
+bool rg_seq_copies(const rg_seq *seq);
 /* Bytes of the recurrent part of a sequence's state, the same for every length. */
 size_t rg_seq_state_bytes(const rg_seq *seq);
 /* Copies it out, brought up to date first; the sequence has not failed and is not open. */

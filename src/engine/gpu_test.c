@@ -240,6 +240,56 @@ static void refusals(void **state) {
     close_bench(&b);
 }
 
+/* Prompts of a few sequences in one window, then a row of each: the bits of each alone. */
+static void batches(void **state) {
+    (void)state;
+    enum { PARTS = 3, ROWS = 7, STEPS = 4 };
+    const bench b = open_bench("a-mix.gguf", "a-mix", PARTS * (ROWS + STEPS));
+    const rg_core_options o = gpu_options(32);
+    rg_core *core = open_core(&b, &o);
+    const size_t V = b.model->hp.n_vocab;
+    float *got = rg_alloc((size_t)(STEPS + 1) * PARTS * V, sizeof *got, NULL);
+    rg_batch_rows parts[PARTS] = {{0}};
+    int32_t ids[PARTS * ROWS];
+    rg_status st = {0};
+    assert_int_equal(b.n, PARTS * (ROWS + STEPS));
+    assert_non_null(got);
+    for (uint32_t i = 0; i < PARTS; i++) {
+        const rg_seq_options so = {.n_ctx = N_CTX};
+        if (rg_seq_create(&parts[i].seq, core, &so, &st) != RG_OK) fail_msg("%s", st.message);
+        assert_false(rg_seq_copies(parts[i].seq));
+    }
+    for (uint32_t step = 0; step <= STEPS; step++) {
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < PARTS; i++) {
+            const int32_t *own = b.ids + (size_t)i * (ROWS + STEPS);
+            parts[i].n = step ? 1 : ROWS;
+            parts[i].logits = got + ((size_t)step * PARTS + i) * V;
+            for (uint32_t k = 0; k < parts[i].n; k++)
+                ids[n++] = own[step ? ROWS + step - 1 : k];
+        }
+        if (rg_core_eval_batch(core, parts, PARTS, ids, NULL, NULL, &st) != RG_OK)
+            fail_msg("%s", st.message);
+    }
+    for (uint32_t i = 0; i < PARTS; i++) {
+        bench one = {.gguf = b.gguf, .model = b.model, .n = ROWS + STEPS};
+        one.ids = b.ids + (size_t)i * (ROWS + STEPS);
+        sheet want = new_sheet(&one);
+        eval_on(core, parts[i].seq, &one, 32, STEPS, &want);
+        for (uint32_t step = 0; step <= STEPS; step++) {
+            const sheet row = {got + ((size_t)step * PARTS + i) * V, V};
+            const sheet alone = {want.rows + (ROWS - 1 + step) * V, V};
+            expect_same(&row, &alone, 1, "in a batch");
+        }
+        rg_free(want.rows);
+        rg_seq_destroy(parts[i].seq);
+    }
+    rg_free(got);
+    rg_core_destroy(core);
+    bench done = b;
+    close_bench(&done);
+}
+
 int main(void) {
     rg_gpu_info info[RG_GPU_DEVICES_MAX];
     uint32_t n = 0;
@@ -250,6 +300,7 @@ int main(void) {
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(charter),
+        cmocka_unit_test(batches),
         cmocka_unit_test(selection),
         cmocka_unit_test(refusals),
     };

@@ -71,6 +71,10 @@ static void walk_rows(walk *w, const rg_seq *seq, uint32_t n) {
     visit(w, seq->ids, n * sizeof *seq->ids);
 }
 
+bool rg_seq_copies(const rg_seq *seq) {
+    return !seq->gpu;
+}
+
 size_t rg_seq_state_bytes(const rg_seq *seq) {
     walk w = {.mode = WALK_COUNT, .used = sizeof(mtp_place)};
     walk_state(&w, seq);
@@ -80,6 +84,7 @@ size_t rg_seq_state_bytes(const rg_seq *seq) {
 void rg_seq_state_save(rg_seq *seq, void *dst) {
     RG_ASSERT(!seq->failed);
     RG_ASSERT(!seq->n_open);
+    RG_ASSERT(rg_seq_copies(seq));
     rg_seq_settle(seq);
     const mtp_place place = {seq->mtp_length, seq->mtp_pos, seq->n_pending, 0};
     memcpy(dst, &place, sizeof place);
@@ -97,6 +102,7 @@ bool rg_seq_state_fits(const rg_seq *seq, uint32_t length, const void *src) {
 }
 
 void rg_seq_state_load(rg_seq *seq, uint32_t length, const void *src) {
+    RG_ASSERT(rg_seq_copies(seq));
     RG_ASSERT(rg_seq_state_fits(seq, length, src));
     mtp_place place;
     memcpy(&place, src, sizeof place);

@@ -72,25 +72,42 @@ static bool matches(const char *pattern, const char *text) {
     return hit;
 }
 
+/* n digits; -1 where others stand. */
+static int digits(const char *s, size_t n) {
+    int v = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (s[i] < '0' || s[i] > '9') return -1;
+        v = 10 * v + (s[i] - '0');
+    }
+    return v;
+}
+
 static bool is_date(const char *s) {
     static const int days[] = {31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
-    int y, m, d, n = 0;
-    if (sscanf(s, "%4d-%2d-%2d%n", &y, &m, &d, &n) != 3 || n != 10 || y < 1) return false;
+    if (strlen(s) < 10 || s[4] != '-' || s[7] != '-') return false;
+    const int y = digits(s, 4), m = digits(s + 5, 2), d = digits(s + 8, 2);
+    if (y < 1) return false;
     const bool leap = (y % 4 == 0 && y % 100 != 0) || y % 400 == 0;
     return m >= 1 && m <= 12 && d >= 1 && d <= days[m - 1] && (leap || m != 2 || d <= 28);
+}
+
+static bool is_time(const char *s) {
+    if (strlen(s) < 8 || s[2] != ':' || s[5] != ':') return false;
+    const int h = digits(s, 2), m = digits(s + 3, 2), sec = digits(s + 6, 2);
+    return h >= 0 && h < 24 && m >= 0 && m < 60 && sec >= 0 && sec < 60;
 }
 
 static bool has_format(const char *format, const char *s) {
     struct in6_addr to;
     if (!strcmp(format, "date")) return is_date(s) && strlen(s) == 10;
-    if (!strcmp(format, "date-time")) return is_date(s) && s[10] == 'T' && strlen(s) >= 20;
+    if (!strcmp(format, "date-time"))
+        return is_date(s) && strlen(s) >= 20 && s[10] == 'T' && is_time(s + 11);
     if (!strcmp(format, "ipv4")) return inet_pton(AF_INET, s, &to) == 1;
     if (!strcmp(format, "ipv6")) return inet_pton(AF_INET6, s, &to) == 1;
     if (!strcmp(format, "uuid")) return strlen(s) == 36 && s[8] == '-' && s[23] == '-';
     if (!strcmp(format, "email")) return strchr(s, '@') && strrchr(s, '.') > strchr(s, '@');
     if (!strcmp(format, "uri")) return strstr(s, "://") != NULL;
-    int h, m, sec;
-    return sscanf(s, "%2d:%2d:%2d", &h, &m, &sec) == 3 && h < 24 && m < 60 && sec < 60;
+    return is_time(s);
 }
 
 static size_t characters(const char *s) {

@@ -334,7 +334,7 @@ static rg_code read_bounds(const rg_schema_rules *r, const json_t *schema, uint3
 }
 
 rg_code rg_schema_text(rg_schema_rules *r, const json_t *schema, uint32_t *rule, rg_status *st) {
-    uint32_t min, max, all;
+    uint32_t min, max, all = 0;
     rg_pattern *p;
     RG_TRY(read_bounds(r, schema, &min, &max, &p, st));
     if (!p) return rg_schema_string(r, min, max, rule, st);
