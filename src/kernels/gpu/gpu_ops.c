@@ -62,32 +62,6 @@ static uint32_t streams_of(uint32_t n_in) {
     return eights <= 4 ? 1 : eights <= 12 ? 2 : eights <= 24 ? 4 : 8;
 }
 
-/* Pairs of words of a type's table in shared memory. */
-static uint32_t grid_pairs(rg_type type) {
-    switch (type) {
-    case RG_TYPE_IQ2_XXS:
-        return 256;
-    case RG_TYPE_IQ2_XS:
-        return 512;
-    case RG_TYPE_IQ2_S:
-        return 1024;
-    case RG_TYPE_IQ3_XXS:
-        return 128;
-    case RG_TYPE_IQ3_S:
-        return 256;
-    case RG_TYPE_IQ1_S:
-    case RG_TYPE_IQ1_M:
-        return 2048;
-    case RG_TYPE_IQ4_NL:
-    case RG_TYPE_IQ4_XS:
-    case RG_TYPE_MXFP4:
-    case RG_TYPE_NVFP4:
-        return 8;
-    default:
-        return 1;
-    }
-}
-
 /* Rows of a workgroup of mul_rows when a lane takes `rows`. */
 static uint32_t tile_rows(uint32_t n_in, uint32_t rows) {
     return ROW_THREADS / (CLASSES * streams_of(n_in)) * rows;
@@ -110,9 +84,9 @@ static uint32_t lane_rows(const rg_gpu_product *p, const rg_gpu_product_way *way
 static rg_gpu_kernel rows_kernel(const rg_gpu_product *p, const rg_gpu_product_way *way,
                                  uint32_t rows, uint32_t cols, bool pair) {
     return (rg_gpu_kernel){.program = "mul_rows",
-                           .spec = {(uint32_t)way->type, grid_pairs(way->type), cols, rows,
-                                    streams_of(p->n_in), (uint32_t)way->epilogue, pair, way->fused},
-                           .n_spec = 8};
+                           .spec = {(uint32_t)way->type, cols, rows, streams_of(p->n_in),
+                                    (uint32_t)way->epilogue, pair, way->fused},
+                           .n_spec = 7};
 }
 
 /* Whether matrix units make the tiles. */
@@ -123,10 +97,10 @@ static bool by_matrix(const rg_gpu_list *list, const rg_gpu_product_way *way) {
 
 static rg_gpu_kernel tile_kernel(const rg_gpu_list *list, const rg_gpu_product *p,
                                  const rg_gpu_product_way *way, uint32_t side, bool pair) {
-    return (rg_gpu_kernel){.program = by_matrix(list, way) ? "mul_mat" : "mul_tile",
-                           .spec = {(uint32_t)way->type, grid_pairs(way->type), side,
-                                    (uint32_t)way->epilogue, pair, streams_of(p->n_in)},
-                           .n_spec = 6};
+    return (rg_gpu_kernel){
+        .program = by_matrix(list, way) ? "mul_mat" : "mul_tile",
+        .spec = {(uint32_t)way->type, side, (uint32_t)way->epilogue, pair, streams_of(p->n_in)},
+        .n_spec = 5};
 }
 
 void rg_gpu_mul(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way) {
@@ -183,8 +157,8 @@ static void run(rg_gpu_list *list, const char *program, const uint32_t *spec, ui
 #define PUSH(a, last) (a), offsetof(__typeof__(*(a)), last) + sizeof(a)->last
 
 void rg_gpu_embed(rg_gpu_list *list, const rg_gpu_embed_args *a, rg_type type, uint32_t rows) {
-    const uint32_t spec[] = {(uint32_t)type, grid_pairs(type)};
-    run(list, "embed", spec, 2, PUSH(a, row_bytes),
+    const uint32_t spec = (uint32_t)type;
+    run(list, "embed", &spec, 1, PUSH(a, row_bytes),
         (rg_gpu_grid){ceil_div(ceil_div(a->n, 32), 64), rows, 1});
 }
 

@@ -23,8 +23,14 @@ const uint TYPE = RG_TYPE;
 #else
 layout(constant_id = 0) const uint TYPE = 0u;
 #endif
-layout(constant_id = 1) const uint GRID = 1u; // uvec2 of the type's table
-shared uvec2 grid[GRID];
+// Words of the type's table; of types without one, the least that an array can have.
+const uint N_VALUES = TYPE == T_IQ4_NL || TYPE == T_IQ4_XS || TYPE == T_MXFP4 || TYPE == T_NVFP4
+    ? 16u : 0u;
+const uint N_GRID = TYPE == T_IQ2_XXS ? 512u : TYPE == T_IQ2_XS ? 1024u : TYPE == T_IQ2_S ? 2048u
+    : TYPE == T_IQ3_XXS ? 256u : TYPE == T_IQ3_S ? 512u
+    : TYPE == T_IQ1_S || TYPE == T_IQ1_M ? 4096u : 0u;
+const uint N_TABLE = N_VALUES + N_GRID;
+shared uint grid[N_TABLE > 0u ? N_TABLE : 1u];
 
 const bool FLOATS = TYPE == T_F32 || TYPE == T_F16 || TYPE == T_BF16;
 const bool MINS = TYPE == T_Q4_1 || TYPE == T_Q5_1 || TYPE == T_Q2_K || TYPE == T_Q4_K ||
@@ -144,29 +150,27 @@ uint grid_start(uint type) {
 void load_tables(uint tid, uint n_thread, U32 t) {
     if (TYPE == T_IQ4_NL || TYPE == T_IQ4_XS || TYPE == T_MXFP4 || TYPE == T_NVFP4) {
         uint base = TYPE == T_IQ4_NL || TYPE == T_IQ4_XS ? G_NL : G_FP4; // one byte a word
-        for (uint i = tid; i < 8u; i += n_thread) {
-            uint w = t.v[base + i / 2u] >> (16u * (i & 1u));
-            grid[i] = uvec2(w & 255u, w >> 8 & 255u);
-        }
-    } else if (GRID > 1u) {
+        for (uint i = tid; i < N_VALUES; i += n_thread)
+            grid[i] = t.v[base + i / 4u] >> (8u * (i & 3u)) & 255u;
+    } else {
         uint start = grid_start(TYPE);
-        for (uint i = tid; i < GRID; i += n_thread)
-            grid[i] = uvec2(t.v[start + 2u * i], t.v[start + 2u * i + 1u]);
+        for (uint i = tid; i < N_GRID; i += n_thread)
+            grid[i] = t.v[start + i];
     }
 }
 
-uint grid_word(uint i) {
-    return grid[i >> 1][i & 1u];
+uvec2 grid_pair(uint i) {
+    return uvec2(grid[2u * i], grid[2u * i + 1u]);
 }
 
 uvec4 grid_words(uvec4 i) {
-    return uvec4(grid_word(i.x), grid_word(i.y), grid_word(i.z), grid_word(i.w));
+    return uvec4(grid[i.x], grid[i.y], grid[i.z], grid[i.w]);
 }
 
 // Table bytes of the four low nibbles of the bytes of w.
 uint looked_up(uint w) {
-    return grid_word(w & 15u) | grid_word(w >> 8 & 15u) << 8 | grid_word(w >> 16 & 15u) << 16 |
-           grid_word(w >> 24 & 15u) << 24;
+    return grid[w & 15u] | grid[w >> 8 & 15u] << 8 | grid[w >> 16 & 15u] << 16 |
+           grid[w >> 24 & 15u] << 24;
 }
 
 uvec4 looked_up_4(uvec4 w) {
@@ -409,7 +413,7 @@ void group_k(uint64_t row, uint g, inout Group u) {
 
 // Four entries of a grid of pairs with a byte of signs each.
 void put_signed(inout Group u, uvec4 index, uvec4 signs) {
-    uvec2 e0 = grid[index.x], e1 = grid[index.y], e2 = grid[index.z], e3 = grid[index.w];
+    uvec2 e0 = grid_pair(index.x), e1 = grid_pair(index.y), e2 = grid_pair(index.z), e3 = grid_pair(index.w);
     u.a = with_signs(uvec4(e0, e1), uvec4(signs.x, signs.x >> 4, signs.y, signs.y >> 4));
     u.b = with_signs(uvec4(e2, e3), uvec4(signs.z, signs.z >> 4, signs.w, signs.w >> 4));
 }
@@ -429,8 +433,8 @@ uvec4 eighths(uvec4 w, uint negative0, uint negative1) {
 }
 
 void put_ternary(inout Group u, uvec4 index, uvec4 negative) {
-    u.a = eighths(uvec4(grid[index.x], grid[index.y]), negative.x, negative.y);
-    u.b = eighths(uvec4(grid[index.z], grid[index.w]), negative.z, negative.w);
+    u.a = eighths(uvec4(grid_pair(index.x), grid_pair(index.y)), negative.x, negative.y);
+    u.b = eighths(uvec4(grid_pair(index.z), grid_pair(index.w)), negative.z, negative.w);
 }
 
 int odd_scale(uint nibble) {

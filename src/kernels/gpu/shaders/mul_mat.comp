@@ -16,10 +16,10 @@
 #include "product.glsl"
 
 layout(local_size_x = 128) in;
-layout(constant_id = 2) const uint SIDE = 4u; // fragments of 16 columns; 8 at most
-layout(constant_id = 3) const uint EPI = 0u;
-layout(constant_id = 4) const uint PAIR = 0u;
-layout(constant_id = 5) const uint STREAMS = 1u;
+layout(constant_id = 1) const uint SIDE = 4u; // fragments of 16 columns; 8 at most
+layout(constant_id = 2) const uint EPI = 0u;
+layout(constant_id = 3) const uint PAIR = 0u;
+layout(constant_id = 4) const uint STREAMS = 1u;
 
 #define SUMS  icoopmatNV<32, gl_ScopeSubgroup, 16, 16>
 #define LEFT  icoopmatNV<8, gl_ScopeSubgroup, 16, 32>

@@ -7,12 +7,12 @@
 #include "product.glsl"
 
 layout(local_size_x = 128) in;
-layout(constant_id = 2) const uint COLS = 1u;
-layout(constant_id = 3) const uint ROWS = 1u;    // of W for a lane
-layout(constant_id = 4) const uint STREAMS = 1u; // of a row
-layout(constant_id = 5) const uint EPI = 0u;
-layout(constant_id = 6) const uint PAIR = 0u;  // one slot of an expert
-layout(constant_id = 7) const uint FUSED = 0u; // y = silu(w x) * (w2 x)
+layout(constant_id = 1) const uint COLS = 1u;
+layout(constant_id = 2) const uint ROWS = 1u;    // of W for a lane
+layout(constant_id = 3) const uint STREAMS = 1u; // of a row
+layout(constant_id = 4) const uint EPI = 0u;
+layout(constant_id = 5) const uint PAIR = 0u;  // one slot of an expert
+layout(constant_id = 6) const uint FUSED = 0u; // y = silu(w x) * (w2 x)
 
 const uint SETS = 1u + FUSED;
 const uint LANES = 8u * STREAMS;           // of a row

@@ -7,10 +7,10 @@
 #include "product.glsl"
 
 layout(local_size_x = 256) in;
-layout(constant_id = 2) const uint SIDE = 4u; // columns of a thread
-layout(constant_id = 3) const uint EPI = 0u;
-layout(constant_id = 4) const uint PAIR = 0u;
-layout(constant_id = 5) const uint STREAMS = 1u;
+layout(constant_id = 1) const uint SIDE = 4u; // columns of a thread
+layout(constant_id = 2) const uint EPI = 0u;
+layout(constant_id = 3) const uint PAIR = 0u;
+layout(constant_id = 4) const uint STREAMS = 1u;
 
 const uint COLS = 16u * SIDE;
 shared uvec4 w_tile[2][8][16]; // [group][word][row / 4]: codes; floats: [.][4 * group ..] below
