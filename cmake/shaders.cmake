@@ -47,7 +47,8 @@ function(rg_gpu_programs target)
           set(own ${name}_t${type}_dot)
           set(define -DRG_DOT -DRG_TYPE=${type}u)
           # All of it: calls that are left make a driver keep vectors in memory.
-          set(shrink COMMAND ${RG_SPIRV_OPT} --target-env=vulkan1.2 -O ${dir}/${own}.spv -o ${dir}/${own}.spv)
+          set(shrink COMMAND ${RG_SPIRV_OPT} --target-env=vulkan1.2 -O ${dir}/${own}.spv
+            -o ${dir}/${own}.spv)
         endif()
         string(REPLACE ${name}.spv ${own}.spv check_own "${check}")
         add_custom_command(OUTPUT ${dir}/${own}.spv

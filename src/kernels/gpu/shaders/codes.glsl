@@ -413,7 +413,8 @@ void group_k(uint64_t row, uint g, inout Group u) {
 
 // Four entries of a grid of pairs with a byte of signs each.
 void put_signed(inout Group u, uvec4 index, uvec4 signs) {
-    uvec2 e0 = grid_pair(index.x), e1 = grid_pair(index.y), e2 = grid_pair(index.z), e3 = grid_pair(index.w);
+    uvec2 e0 = grid_pair(index.x), e1 = grid_pair(index.y);
+    uvec2 e2 = grid_pair(index.z), e3 = grid_pair(index.w);
     u.a = with_signs(uvec4(e0, e1), uvec4(signs.x, signs.x >> 4, signs.y, signs.y >> 4));
     u.b = with_signs(uvec4(e2, e3), uvec4(signs.z, signs.z >> 4, signs.w, signs.w >> 4));
 }
