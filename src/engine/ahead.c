@@ -39,7 +39,8 @@ static rg_mat copy_of(const rg_mat *from, uint8_t **data, float *row) {
     to.row_bytes = copied_row_bytes(from->n_in);
     for (uint32_t r = 0; r < from->n_out; r++, *data += to.row_bytes) {
         rg_unpack_row(from->type, from->data + r * from->row_bytes, row, from->n_in);
-        rg_quantize_row_q8_0(row, (rg_block_q8_0 *)*data, from->n_in);
+        rg_quantize_row_q8_0(row, (void *)*data,
+                             from->n_in); /* rows are even: aligned for blocks */
     }
     return to;
 }
