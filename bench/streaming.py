@@ -59,11 +59,9 @@ def show(args, what, with_flags, pairs, note):
     """One line; `pairs` are (bound, measured) of each repetition."""
     ratios = [b / a for a, b in pairs]
     note = f"{note}; ratios {spread(ratios)} in {len(pairs)}" + (f"; {args.note}" * bool(args.note))
-    line = row(args.model, what, " ".join(["regolith bench", *with_flags]),
-               statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs), note)
-    columns = line.split("\t")
-    columns[8] = f"{statistics.median(ratios):.3f}"
-    print("\t".join(columns), flush=True)
+    print(row(args.model, what, " ".join(["regolith bench", *with_flags]),
+              statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs), note,
+              ratio=statistics.median(ratios)), flush=True)
 
 
 def prefill(args):

@@ -113,11 +113,9 @@ class Drafts(unittest.TestCase):
                         self.assertLess(a["usage"]["prompt_tokens"] - cached, 40)
                     talk += [{"role": "assistant", "content": answer(a)},
                              {"role": "user", "content": f"Define {WORDS[turn]}."}]
-                    if turn == 2:  # not even a goodbye
+                    if turn == 2:
                         settled(s, "regolith_disk_writes_total", 2)
-                        s.process.kill()
-                        s.process.wait()
-                        s.process.stderr.close()
+                        s.kill()
                         s = Server(*disk)
             finally:
                 self.assertEqual(s.stop(), 0)

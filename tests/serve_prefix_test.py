@@ -77,9 +77,7 @@ class Prefixes(unittest.TestCase):
                             self.assertEqual(known, len(ids) + 2)
                     if not restart:
                         time.sleep(0.2)
-                        s.process.kill()
-                        s.process.wait()
-                        s.process.stderr.close()
+                        s.kill()
                         s = Server(*flags)
             finally:
                 self.assertEqual(s.stop(), 0)

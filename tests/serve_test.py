@@ -67,6 +67,12 @@ class Server:
         self.process.stderr.close()
         return code
 
+    def kill(self):
+        """Not even a goodbye."""
+        self.process.kill()
+        self.process.wait()
+        self.process.stderr.close()
+
 
 def answer(reply):
     return reply["choices"][0]["message"]["content"]
@@ -357,9 +363,7 @@ class Behaviour(unittest.TestCase):
             while "disk_writes_total 2" not in first.ask("/metrics")[2].decode():
                 self.assertLess(time.time(), deadline)
                 time.sleep(0.05)
-            first.process.kill()  # not even a goodbye
-            first.process.wait()
-            first.process.stderr.close()
+            first.kill()
             talk += [a["choices"][0]["message"], {"role": "user", "content": "Define kindness."}]
             ask = {"messages": talk, "max_tokens": 20, "logprobs": True, "top_logprobs": 5}
             second, cold = Server(*flags), Server("--snapshots", "1")
