@@ -9,15 +9,18 @@
 
 typedef v4_block v4_head_fn(const uint8_t *block);
 typedef v4_codes v4_codes_fn(const uint8_t *block);
+/* Signed codes of 16 blocks, a block a lane: codes[q][i] = codes 4 q ... 4 q + 3 of block i. */
+typedef void v4_lanes_fn(const uint8_t *const blocks[16], int32_t (*codes)[V4_ROWS]);
 
 /* What the templates need to know of a format; constant in every instance. */
 typedef struct v4_format {
     uint32_t block_bytes;
     v4_head_fn *head;
     v4_codes_fn *codes;
-    uint32_t group; /* values of a sub-scale: 16 or 32 */
-    int offset;     /* code = u - offset */
-    bool grid;      /* code = -u where the sign bit is set */
+    v4_lanes_fn *lanes; /* NULL: by `codes` and a transposition */
+    uint32_t group;     /* values of a sub-scale: 16 or 32 */
+    int offset;         /* code = u - offset */
+    bool grid;          /* code = -u where the sign bit is set */
     bool mins;
     bool pairs; /* the head of q4_K */
     bool wide;  /* u above 129: no 16-bit pair sums */
@@ -188,12 +191,19 @@ RG_INLINE void direct(const void *format, const v4_job *j, uint32_t r0, uint32_t
 
 /* ---- tile ------------------------------------------------------------------------------------ */
 
+/* What 16 rows have at one block. Not v4_block itself: copied as a whole it is read back in wider
+ * words than it was written in, and waits for the cache at every row. */
+typedef struct heads16 {
+    __m256i scales[16], mins[16];
+    const uint8_t *blocks[16];
+} heads16;
+
 /* Scales and minima of 16 rows from i on, a row a register, to a lane a row. */
-RG_INLINE void fill_scales(const v4_format *f, v4_tile *t, uint32_t i, const v4_block h[16]) {
+RG_INLINE void fill_scales(const v4_format *f, v4_tile *t, uint32_t i, const heads16 *h) {
     __m512i v[16];
     for (uint32_t k = 0; k < 16; k++) {
-        v[k] = _mm512_cvtepi16_epi32(h[k].scales);
-        if (f->group == 32) v[k] = _mm512_inserti64x4(v[k], h[k].mins, 1);
+        v[k] = _mm512_cvtepi16_epi32(h->scales[k]);
+        if (f->group == 32 && f->mins) v[k] = _mm512_inserti64x4(v[k], h->mins[k], 1);
     }
     v4_transpose(v);
     for (uint32_t k = 0; k < 256 / f->group; k++)
@@ -205,10 +215,24 @@ RG_INLINE void fill_scales(const v4_format *f, v4_tile *t, uint32_t i, const v4_
         return;
     }
     for (uint32_t k = 0; k < 16; k++)
-        v[k] = _mm512_zextsi256_si512(h[k].mins);
+        v[k] = _mm512_zextsi256_si512(h->mins[k]);
     v4_transpose(v);
     for (uint32_t k = 0; k < 8; k++)
         _mm512_store_si512(&t->mins[k][i], v[k]);
+}
+
+/* The signed codes of one block. */
+RG_INLINE void fill_row(const v4_format *f, const uint8_t *block, int8_t *row) {
+    const v4_codes codes = f->codes(block);
+    for (int p = 0; p < 4; p++) {
+        __m512i code = codes.u[p];
+        if (f->grid) {
+            code = _mm512_mask_sub_epi8(code, codes.sign[p], _mm512_setzero_si512(), code);
+        } else if (f->offset) {
+            code = _mm512_sub_epi8(code, _mm512_set1_epi8((char)f->offset));
+        }
+        _mm512_store_si512(row + 64 * p, code);
+    }
 }
 
 /* Unpacks block b of `n` rows; rows beyond repeat the last one. */
@@ -216,7 +240,7 @@ RG_INLINE void fill_tile(const v4_format *f, const v4_job *j, v4_tile *t, uint32
                          uint32_t b) {
     const uint32_t rows = (n + 15) / 16 * 16;
     const uint8_t *strip = j->w->data + r * j->w->row_bytes;
-    v4_block heads16[16];
+    heads16 sixteen;
     for (uint32_t i = 0; i < rows; i++) {
         const size_t row = i < n ? i : n - 1;
         const uint8_t *block = strip + row * j->w->row_bytes + (size_t)b * f->block_bytes;
@@ -224,22 +248,17 @@ RG_INLINE void fill_tile(const v4_format *f, const v4_job *j, v4_tile *t, uint32
         v4_fetch(strip + ((size_t)b * V4_ROWS + i) * f->block_bytes, f->block_bytes,
                  V4_ROWS * j->w->row_bytes);
         const v4_block h = f->head(block);
-        const v4_codes codes = f->codes(block);
         t->d[0][i] = h.d;
         t->m[0][i] = h.m;
-        heads16[i % 16] = h;
-        for (int p = 0; p < 4; p++) {
-            __m512i code = codes.u[p];
-            if (f->grid) {
-                code = _mm512_mask_sub_epi8(code, codes.sign[p], _mm512_setzero_si512(), code);
-            } else if (f->offset) {
-                code = _mm512_sub_epi8(code, _mm512_set1_epi8((char)f->offset));
-            }
-            _mm512_store_si512(&t->rows[i][64 * p], code);
-        }
-        if (i % 16 == 15) fill_scales(f, t, i - 15, heads16);
+        sixteen.scales[i % 16] = h.scales;
+        if (f->mins) sixteen.mins[i % 16] = h.mins;
+        sixteen.blocks[i % 16] = block;
+        if (!f->lanes) fill_row(f, block, t->rows[i]);
+        if (i % 16 < 15) continue;
+        fill_scales(f, t, i - 15, &sixteen);
+        if (f->lanes) f->lanes(sixteen.blocks, (int32_t(*)[V4_ROWS])(void *)&t->codes[0][i - 15]);
     }
-    v4_tile_transpose(t, rows, 256);
+    if (!f->lanes) v4_tile_transpose(t, rows, 256);
 }
 
 /* Exact totals of V x 16 rows and C columns of code + 128, on top of `total`. */
