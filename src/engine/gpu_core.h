@@ -137,8 +137,9 @@ void rg_gpu_rec_ple(const rg_gpu_rec *r, uint32_t layer);
 void rg_gpu_rec_router(const rg_gpu_rec *r, uint32_t layer, bool choose);
 /* The shared expert (the device may do it while others go on). */
 void rg_gpu_rec_shared(const rg_gpu_rec *r, uint32_t layer, const rg_mat *next_router);
-/* All experts, in memory, planned by the device. */
-void rg_gpu_rec_experts(const rg_gpu_rec *r, uint32_t layer);
+/* All of a layer's experts, in memory and chosen by the device: what depends on the same input goes
+ * side by side. */
+void rg_gpu_rec_moe(const rg_gpu_rec *r, uint32_t layer);
 /* The experts that the host listed for a phase. */
 void rg_gpu_rec_phase(const rg_gpu_rec *r, uint32_t layer, uint32_t phase);
 void rg_gpu_rec_combine(const rg_gpu_rec *r, uint32_t layer);

@@ -446,14 +446,13 @@ void rg_gpu_rec_ple(const rg_gpu_rec *r, uint32_t layer) {
 
 /* ---- experts -------------------------------------------------------------------------------- */
 
-void rg_gpu_rec_router(const rg_gpu_rec *r, uint32_t layer, bool choose) {
+static void router(const rg_gpu_rec *r, uint32_t layer) {
+    plain(r, &r->core->w.layers[layer].moe.router, u_of(r), r->g->s.router, r->win->T);
+}
+
+static void route(const rg_gpu_rec *r, uint32_t layer, bool choose) {
     const rg_hparams *hp = r->core->hp;
     const rg_scratch *s = &r->g->s;
-    const rg_moe_weights *w = &r->core->w.layers[layer].moe;
-    if (choose) {
-        plain(r, &w->router, u_of(r), s->router, r->win->T);
-        sync(r); /* router */
-    }
     const rg_gpu_route_args a = {.logits = rg_at(s->router),
                                  .ids = choose ? rg_at(s->expert_ids) : rg_at(r->g->at.moe_ids),
                                  .w = rg_at(s->expert_w),
@@ -465,24 +464,47 @@ void rg_gpu_rec_router(const rg_gpu_rec *r, uint32_t layer, bool choose) {
     rg_gpu_route(r->list, &a, !choose, r->win->T);
 }
 
-void rg_gpu_rec_shared(const rg_gpu_rec *r, uint32_t layer, const rg_mat *next_router) {
-    const rg_hparams *hp = r->core->hp;
+void rg_gpu_rec_router(const rg_gpu_rec *r, uint32_t layer, bool choose) {
+    if (choose) {
+        router(r, layer);
+        sync(r); /* router */
+    }
+    route(r, layer, choose);
+}
+
+/* The shared expert in three steps: products of u, activation, output. */
+static void shared_products(const rg_gpu_rec *r, uint32_t layer) {
     const rg_scratch *s = &r->g->s;
     const rg_moe_weights *w = &r->core->w.layers[layer].moe;
     const uint32_t T = r->win->T;
-    const input hidden = {s->shared_hidden, r->g->codes.shared};
     multiply(r, &w->shared_gate_inp, u_of(r), s->shared_sigma, T, RG_GPU_SIGMOID, 1.0f);
     plain(r, &w->shared_gate, u_of(r), s->shared_hidden, T);
     plain(r, &w->shared_up, u_of(r), s->shared_up, T);
-    if (next_router) plain(r, next_router, u_of(r), s->ahead, T);
-    sync(r); /* hidden and up of the shared expert; the choice of experts */
+}
+
+static void shared_activation(const rg_gpu_rec *r) {
+    const rg_scratch *s = &r->g->s;
+    const uint32_t n = r->core->hp->n_ff_shared;
     const rg_gpu_silu_mul_args act = {.g = rg_at(s->shared_hidden),
                                       .u = rg_at(s->shared_up),
-                                      .codes = codes_at(hidden.codes, hp->n_ff_shared),
-                                      .n = hp->n_ff_shared};
-    rg_gpu_silu_mul(r->list, &act, T);
+                                      .codes = codes_at(r->g->codes.shared, n),
+                                      .n = n};
+    rg_gpu_silu_mul(r->list, &act, r->win->T);
+}
+
+static void shared_output(const rg_gpu_rec *r, uint32_t layer) {
+    const rg_scratch *s = &r->g->s;
+    const input hidden = {s->shared_hidden, r->g->codes.shared};
+    plain(r, &r->core->w.layers[layer].moe.shared_down, hidden, s->shared_out, r->win->T);
+}
+
+void rg_gpu_rec_shared(const rg_gpu_rec *r, uint32_t layer, const rg_mat *next_router) {
+    shared_products(r, layer);
+    if (next_router) plain(r, next_router, u_of(r), r->g->s.ahead, r->win->T);
+    sync(r); /* hidden and up of the shared expert */
+    shared_activation(r);
     sync(r); /* shared hidden */
-    plain(r, &w->shared_down, hidden, s->shared_out, T);
+    shared_output(r, layer);
 }
 
 /* The three products of experts. */
@@ -551,7 +573,7 @@ static void run_tiles(const rg_gpu_rec *r, uint32_t layer, const expert_set *e,
     rg_gpu_mul_tiles(r->list, &e->down, &e->down_way, grids, offset + 12);
 }
 
-void rg_gpu_rec_experts(const rg_gpu_rec *r, uint32_t layer) {
+static void resident_experts(const rg_gpu_rec *r, uint32_t layer) {
     const rg_hparams *hp = r->core->hp;
     const bool tiles = r->win->T > RG_GPU_ROWS_MAX;
     expert_set e = experts_of(r, layer, tiles);
@@ -595,6 +617,18 @@ void rg_gpu_rec_combine(const rg_gpu_rec *r, uint32_t layer) {
     (void)layer;
     sync(r); /* outputs of the experts, shared one included */
     write_back(r, r->g->s.shared_out, true);
+}
+
+void rg_gpu_rec_moe(const rg_gpu_rec *r, uint32_t layer) {
+    router(r, layer);
+    shared_products(r, layer);
+    sync(r); /* router; hidden and up of the shared expert */
+    route(r, layer, true);
+    shared_activation(r);
+    sync(r); /* the choice of experts; shared hidden */
+    shared_output(r, layer);
+    resident_experts(r, layer);
+    rg_gpu_rec_combine(r, layer);
 }
 
 /* ---- head ----------------------------------------------------------------------------------- */

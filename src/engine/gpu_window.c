@@ -154,10 +154,7 @@ static rg_code record_whole(const run *w, rg_status *st) {
             rg_gpu_rec_ple(&r, i);
         }
         rg_gpu_rec_mixer(&r, i);
-        rg_gpu_rec_router(&r, i, true);
-        rg_gpu_rec_shared(&r, i, NULL);
-        rg_gpu_rec_experts(&r, i);
-        rg_gpu_rec_combine(&r, i);
+        rg_gpu_rec_moe(&r, i);
     }
     if (!split) { /* always two lists */
         RG_TRY(rg_gpu_list_end(r.list, st));

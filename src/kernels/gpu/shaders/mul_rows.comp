@@ -43,35 +43,60 @@ vec4 four_of(uint64_t at, uint i) {
     return i < p.n_in ? F32x4(at).v[i / 4u] : vec4(0.0);
 }
 
+float add_four(vec4 w, vec4 v, float sum) {
+    sum = fma(w.x, v.x, sum);
+    sum = fma(w.y, v.y, sum);
+    sum = fma(w.z, v.z, sum);
+    return fma(w.w, v.w, sum);
+}
+
 void add_fours(vec4 w[N], uint i) {
     [[unroll]] for (uint c = 0u; c < COLS; c++) {
         vec4 v = four_of(x[c], i);
+        [[unroll]] for (uint r = 0u; r < N; r++)
+            acc[r * COLS + c] = add_four(w[r], v, acc[r * COLS + c]);
+    }
+}
+
+// Half of the class's fours of a whole eight. All loads come first and without a condition: each
+// that depends on one would wait for the one before.
+void whole_fours(uint i) {
+    vec4 w0[N], w1[N], w2[N], w3[N];
+    [[unroll]] for (uint r = 0u; r < N; r++) {
+        F32x4 at = F32x4(row[r]);
+        w0[r] = at.v[i / 4u];
+        w1[r] = at.v[i / 4u + 8u];
+        w2[r] = at.v[i / 4u + 16u];
+        w3[r] = at.v[i / 4u + 24u];
+    }
+    [[unroll]] for (uint c = 0u; c < COLS; c++) {
+        F32x4 at = F32x4(x[c]);
+        vec4 v0 = at.v[i / 4u], v1 = at.v[i / 4u + 8u];
+        vec4 v2 = at.v[i / 4u + 16u], v3 = at.v[i / 4u + 24u];
         [[unroll]] for (uint r = 0u; r < N; r++) {
             uint o = r * COLS + c;
-            acc[o] = fma(w[r].x, v.x, acc[o]);
-            acc[o] = fma(w[r].y, v.y, acc[o]);
-            acc[o] = fma(w[r].z, v.z, acc[o]);
-            acc[o] = fma(w[r].w, v.w, acc[o]);
+            acc[o] = add_four(w0[r], v0, acc[o]);
+            acc[o] = add_four(w1[r], v1, acc[o]);
+            acc[o] = add_four(w2[r], v2, acc[o]);
+            acc[o] = add_four(w3[r], v3, acc[o]);
         }
     }
 }
 
-// The class's fours of an eight of groups. In short: all loads before the sums.
+// The class's fours of an eight of groups.
 void floats_at(uint n, uint l) {
     uint i = 256u * n + 4u * l;
     if (TYPE == T_F32 && (p.n_in & 3u) == 0u) {
-        for (uint h = 0u; h < 2u; h++, i += 128u) {
-            vec4 w0[N], w1[N], w2[N], w3[N];
-            [[unroll]] for (uint r = 0u; r < N; r++) {
-                w0[r] = four_of(row[r], i);
-                w1[r] = four_of(row[r], i + 32u);
-                w2[r] = four_of(row[r], i + 64u);
-                w3[r] = four_of(row[r], i + 96u);
-            }
-            add_fours(w0, i);
-            add_fours(w1, i + 32u);
-            add_fours(w2, i + 64u);
-            add_fours(w3, i + 96u);
+        if (256u * (n + 1u) <= p.n_in) {
+            whole_fours(i);
+            whole_fours(i + 128u);
+            return;
+        }
+        for (uint m = 0u; m < 8u; m++, i += 32u) {
+            vec4 w[N];
+            [[unroll]] for (uint r = 0u; r < N; r++)
+                w[r] = four_of(row[r], i);
+            add_fours(w, i);
         }
         return;
     }

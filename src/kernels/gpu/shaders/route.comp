@@ -15,7 +15,11 @@ layout(push_constant, scalar) uniform Push {
     float scale;
 } p;
 
-shared uvec4 keys[1024]; // zeros behind the end: what is no number, and later
+const uint BINS = 64u;
+shared uint candidates[4096];
+shared uint best[256];     // of each thread's logits
+shared uint bins[BINS];    // of four threads
+shared uint bound, n_left;
 shared uint chosen[256];
 shared float parts[256];
 
@@ -26,29 +30,58 @@ uint key_of(float x) {
     return (bits & 0x80000000u) != 0u ? ~bits : bits | 0x80000000u;
 }
 
-// How many elements come before element i: its place in the order.
-uint place_of(uint i) {
-    uvec4 n = uvec4(0u), own = uvec4(keys[i >> 2][i & 3u]), at = uvec4(0u, 1u, 2u, 3u);
-    for (uint j = 0u; j < (p.n + 3u) / 4u; j++, at += 4u) {
-        uvec4 k = keys[j];
-        n += uvec4(greaterThan(k + uvec4(lessThan(at, uvec4(i))), own));
+uint key_at(uint i) {
+    return key_of(p.logits.v[gl_WorkGroupID.x * p.n + i]);
+}
+
+// The bins' maximum with k - 1 others before it: k logits are not below it, so what is below is
+// not chosen. 0 where there are fewer bins than that.
+void find_bound(uint tid) {
+    if (tid == 0u) {
+        bound = 0u;
+        n_left = 0u;
     }
-    return n.x + n.y + n.z + n.w;
+    barrier(); // all of best
+    if (tid < BINS)
+        bins[tid] = max(max(best[4u * tid], best[4u * tid + 1u]),
+                        max(best[4u * tid + 2u], best[4u * tid + 3u]));
+    barrier(); // bins
+    if (tid < BINS) {
+        uint own = bins[tid], before = 0u;
+        for (uint j = 0u; j < BINS; j++)
+            before += uint(bins[j] > own || (bins[j] == own && j < tid));
+        if (before + 1u == p.k) bound = own;
+    }
+    barrier(); // the bound
+}
+
+// How many candidates come before the one with this index: its place in the order.
+uint place_of(uint index) {
+    uint own = key_at(index), n = 0u;
+    for (uint c = 0u; c < n_left; c++) {
+        uint i = candidates[c], key = key_at(i);
+        n += uint(key > own || (key == own && i < index));
+    }
+    return n;
 }
 
 void main() {
     uint tid = gl_LocalInvocationID.x, t = gl_WorkGroupID.x;
-    if (tid < 4u) keys[(p.n + 3u) / 4u - 1u][tid] = 0u;
-    barrier(); // the end is clean
+    uint most = 0u;
     for (uint i = tid; i < p.n; i += 256u) {
         float x = p.logits.v[t * p.n + i];
-        keys[i >> 2][i & 3u] = key_of(x);
+        most = max(most, key_of(x));
         if (!finite(x)) atomicMin(p.flag.v[0], p.code);
     }
-    if (GIVEN != 0u && tid < p.k) chosen[tid] = p.ids.v[t * p.k + tid];
-    barrier();
+    best[tid] = most;
+    if (GIVEN == 0u) find_bound(tid);
     for (uint i = tid; GIVEN == 0u && i < p.n; i += 256u) {
-        uint place = place_of(i);
+        if (key_at(i) >= bound) candidates[atomicAdd(n_left, 1u)] = i;
+    }
+    if (GIVEN != 0u && tid < p.k) chosen[tid] = p.ids.v[t * p.k + tid];
+    barrier(); // the candidates
+    for (uint c = tid; GIVEN == 0u && c < n_left; c += 256u) {
+        uint i = candidates[c], place = place_of(i);
         if (place >= p.k) continue;
         chosen[place] = i;
         p.ids.v[t * p.k + place] = i;
