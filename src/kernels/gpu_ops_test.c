@@ -178,7 +178,7 @@ static void routes(void **state) {
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-enum { AD = 40, HEADS = 4, KV = 2, POS = 150, AT = 3, RATIO = 4, KEEP = 9, CAP = POS / RATIO };
+enum { AD = 40, HEADS = 4, KV = 2, POS = 600, AT = 3, RATIO = 4, KEEP = 9, CAP = POS / RATIO };
 
 /* Runs of allowed positions of a row: the best blocks and the tail. */
 static uint32_t runs_of(const float *scores, uint32_t pos, uint32_t *first, uint32_t *count) {
