@@ -215,7 +215,7 @@ static void attention_over_chosen_blocks(void **state) {
     rg_gpu_buffer sb = gpu_filled(&gc, scores, sizeof scores),
                   ob = gpu_filled(&gc, NULL, sizeof got);
     rg_gpu_buffer pb = gpu_filled(&gc, &pos0, sizeof pos0),
-                  bits = gpu_filled(&gc, NULL, 4 * AT * 2);
+                  bits = gpu_filled(&gc, NULL, (size_t)4 * AT * ((CAP + 31) / 32));
     const rg_gpu_select_args select = {.scores = sb.address,
                                        .bits = bits.address,
                                        .pos0 = pb.address,
