@@ -70,12 +70,18 @@ void rg_v4_mul(const rg_mat *w, uint32_t r0, uint32_t r1, const rg_act *x, const
 void rg_v4_attention(const float *q, uint32_t n_q, const rg_cache_view *k, const rg_cache_view *v,
                      uint32_t D, float scale, const uint32_t *run_first, const uint32_t *run_count,
                      uint32_t n_run, float *o, float *tmp);
+void rg_v4_gdn_steps(float *S, uint32_t D, const float *q, const float *k, size_t qk_stride,
+                     const float *v, size_t v_stride, const float *decay, const float *beta,
+                     size_t n_head, float *o, size_t o_stride, uint32_t T);
 void rg_neon_mul(const rg_mat *w, uint32_t r0, uint32_t r1, const rg_act *x, const uint32_t *x_rows,
                  const uint32_t *y_rows, uint32_t n, float *y, size_t y_stride, void *scratch);
 /* The reference forms that they fall back to. */
 void rg_attention_v4(const float *q, uint32_t n_q, const rg_cache_view *k, const rg_cache_view *v,
                      uint32_t D, float scale, const uint32_t *run_first, const uint32_t *run_count,
                      uint32_t n_run, float *o, float *tmp);
+void rg_gdn_steps_v4(float *S, uint32_t D, const float *q, const float *k, size_t qk_stride,
+                     const float *v, size_t v_stride, const float *decay, const float *beta,
+                     size_t n_head, float *o, size_t o_stride, uint32_t T);
 void rg_mul_v3(const rg_mat *w, uint32_t r0, uint32_t r1, const rg_act *x, const uint32_t *x_rows,
                const uint32_t *y_rows, uint32_t n, float *y, size_t y_stride, void *scratch);
 void rg_mul_v4(const rg_mat *w, uint32_t r0, uint32_t r1, const rg_act *x, const uint32_t *x_rows,

@@ -9,6 +9,9 @@
 #ifndef RG_LEVEL_ATTENTION
 #define RG_LEVEL_ATTENTION RG_OP(attention)
 #endif
+#ifndef RG_LEVEL_GDN
+#define RG_LEVEL_GDN RG_OP(gdn_steps)
+#endif
 
 const rg_ops TABLE_EXPAND(RG_LEVEL) = {
     .level = RG_LEVEL_ID,
@@ -27,7 +30,7 @@ const rg_ops TABLE_EXPAND(RG_LEVEL) = {
     .add = RG_OP(add),
     .route_weights = RG_OP(route_weights),
     .conv_silu = RG_OP(conv_silu),
-    .gdn_steps = RG_OP(gdn_steps),
+    .gdn_steps = RG_LEVEL_GDN,
     .rope = RG_OP(rope),
     .attention = RG_LEVEL_ATTENTION,
     .index_scores = RG_OP(index_scores),

@@ -4,6 +4,8 @@
 #include "kernels/cpu/x86/v4_mul.h"
 #include "kernels/cpu/x86/v4_types.h"
 
+#define COLUMN_BYTES (256u << 10)
+
 typedef __m512 v4_load_fn(const uint8_t *row, uint32_t i, __mmask16 live);
 
 RG_INLINE __m512 load_f32(const uint8_t *row, uint32_t i, __mmask16 live) {
@@ -69,11 +71,12 @@ RG_INLINE void block(v4_load_fn *load, const v4_job *j, uint32_t r, uint32_t R, 
     }
 }
 
-RG_INLINE void rows(v4_load_fn *load, const v4_job *j, uint32_t r, uint32_t R) {
-    uint32_t c = 0;
-    for (; c + 4 <= j->n; c += 4)
+/* Columns [c, end) of R rows. */
+RG_INLINE void rows(v4_load_fn *load, const v4_job *j, uint32_t r, uint32_t R, uint32_t c,
+                    uint32_t end) {
+    for (; c + 4 <= end; c += 4)
         block(load, j, r, R, c, 4);
-    switch (j->n - c) {
+    switch (end - c) {
     case 3:
         block(load, j, r, R, c, 3);
         break;
@@ -88,12 +91,18 @@ RG_INLINE void rows(v4_load_fn *load, const v4_job *j, uint32_t r, uint32_t R) {
     }
 }
 
+/* As many columns at a time as a second-level cache holds while all rows pass by. */
 RG_INLINE void all(v4_load_fn *load, const v4_job *j, uint32_t r0, uint32_t r1) {
-    uint32_t r = r0;
-    for (; r + 4 <= r1; r += 4)
-        rows(load, j, r, 4);
-    for (; r < r1; r++)
-        rows(load, j, r, 1);
+    const uint32_t fit = COLUMN_BYTES / (uint32_t)sizeof(float) / j->x->n_in / 4 * 4;
+    const uint32_t step = fit < 4 ? 4 : fit;
+    for (uint32_t c = 0; c < j->n; c += step) {
+        const uint32_t end = j->n - c < step ? j->n : c + step;
+        uint32_t r = r0;
+        for (; r + 4 <= r1; r += 4)
+            rows(load, j, r, 4, c, end);
+        for (; r < r1; r++)
+            rows(load, j, r, 1, c, end);
+    }
 }
 
 static void mul_f32(const v4_job *j, uint32_t r0, uint32_t r1) {
@@ -117,7 +126,7 @@ static void mul_unpacked(const v4_job *j, uint32_t r0, uint32_t r1) {
     for (uint32_t r = r0; r < r1; r++) {
         rg_unpack_row(j->w->type, j->w->data + r * j->w->row_bytes, (float *)(void *)j->scratch,
                       j->x->n_in);
-        rows(load_f32, &one, r, 1);
+        rows(load_f32, &one, r, 1, 0, j->n);
     }
 }
 
