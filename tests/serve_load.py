@@ -167,7 +167,8 @@ def watch(crowd, threads, pid):
             said = now
             seen.append(rss_kib(pid))
             print(f"{now - begin:4.0f} s: {sum(crowd.counts.values())} done, "
-                  f"{crowd.counts.get('refused', 0)} refused, {crowd.counts.get('reset', 0)} reset, "
+                  f"{crowd.counts.get('refused', 0)} refused, "
+                  f"{crowd.counts.get('reset', 0)} reset, "
                   f"{len(crowd.doing)} clients, {seen[-1]} KiB", flush=True)
     return seen
 

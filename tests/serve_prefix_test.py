@@ -121,7 +121,8 @@ class Prefixes(unittest.TestCase):
             self.addCleanup(cold.stop)
             self.addCleanup(lambda: s.stop())
             a = talk(s, first)
-            second = first + [a["choices"][0]["message"], {"role": "user", "content": long_text(99)}]
+            second = first + [a["choices"][0]["message"],
+                              {"role": "user", "content": long_text(99)}]
             b = talk(s, second)
             third = second + [b["choices"][0]["message"], {"role": "user", "content": "And now?"}]
             edited = second[:-1] + [{"role": "user", "content": "Something else."}]
@@ -137,7 +138,8 @@ class Prefixes(unittest.TestCase):
                     s.kill()
                     s = Server(*flags)
                     got, wanted = (talk(x, messages) for x in (s, cold))
-                    self.assertEqual(got["choices"][0]["logprobs"], wanted["choices"][0]["logprobs"])
+                    self.assertEqual(got["choices"][0]["logprobs"],
+                                     wanted["choices"][0]["logprobs"])
                     cached = got["usage"]["prompt_tokens_details"]["cached_tokens"]
                     self.assertGreaterEqual(cached, least)
                     wait_until_saved(s)
