@@ -175,7 +175,8 @@ def watch(crowd, threads, pid):
 
 def judge(crowd, seen, code):
     sanitized = "asan" in BINARY or "tsan" in BINARY or "soak" in BINARY
-    middle, after = seen[len(seen) // 2], seen[-1]
+    half = (len(seen) + 1) // 2
+    middle, after = max(seen[:half]), max(seen[half:])  # peaks: a single look may meet a dip
     if after > middle * 1.1 + 4096 and not sanitized:
         crowd.faults.append(f"memory grows from {middle} to {after} KiB")
     if code != 0:
