@@ -592,15 +592,26 @@ RG_API const int32_t *rg_session_ids(const rg_session *session);
 /* Whether the last row's logits are there to pick from. */
 RG_API bool rg_session_has_logits(const rg_session *session);
 
-/* The first `n` tokens and all a session needs to go on behind them, as bytes: rows and the
- * snapshot of that length. They fit sessions of the same model, kernel set, context type and draft
- * choice alone, on this kind of machine. */
-RG_API uint64_t rg_session_export_bytes(const rg_session *session, const rg_snapshot *snapshot);
-RG_API void rg_session_export(const rg_session *session, const rg_snapshot *snapshot, void *dst);
-/* INVALID when the bytes are not as many as `n` tokens take or do not fit; the session is reset
- * then. */
-RG_API RG_MUST_CHECK rg_code rg_session_import(rg_session *session, uint32_t n, const void *src,
-                                               uint64_t n_bytes, rg_status *st);
+/* The first n tokens and all a session needs to go on behind them, as bytes: the rows of tokens
+ * [0, from), which sessions that begin with the same tokens can share, and an export of the
+ * snapshot of n tokens with the rows from there on (from = 0: everything). They fit sessions of the
+ * same model, kernel set, context type and draft choice alone, on this kind of machine.
+ * from <= to <= the session's length; from <= the snapshot's. */
+RG_API uint64_t rg_session_rows_bytes(const rg_session *session, uint32_t from, uint32_t to);
+RG_API void rg_session_export_rows(const rg_session *session, uint32_t from, uint32_t to,
+                                   void *dst);
+RG_API uint64_t rg_session_export_bytes(const rg_session *session, const rg_snapshot *snapshot,
+                                        uint32_t from);
+RG_API void rg_session_export(const rg_session *session, const rg_snapshot *snapshot, uint32_t from,
+                              void *dst);
+/* Back: first the rows below `from`, in pieces if need be, then the export. Each resets the session
+ * first, and until the export is in it has no tokens. INVALID when the bytes are not as many as the
+ * tokens take or do not fit. */
+RG_API RG_MUST_CHECK rg_code rg_session_import_rows(rg_session *session, uint32_t from, uint32_t to,
+                                                    const void *src, uint64_t n_bytes,
+                                                    rg_status *st);
+RG_API RG_MUST_CHECK rg_code rg_session_import(rg_session *session, uint32_t n, uint32_t from,
+                                               const void *src, uint64_t n_bytes, rg_status *st);
 /* 16 bytes that tell models apart, with kernel set, cache type and draft choice of a session. */
 RG_API RG_MUST_CHECK rg_code rg_session_identity(const rg_session *session, uint8_t out[16],
                                                  rg_status *st);

@@ -414,6 +414,20 @@ class Behaviour(unittest.TestCase):
         finally:
             s.stop()
 
+    def test_broken_requests_hold_no_connections(self):
+        """More of them than the server has connections, each with its hang-up right behind."""
+        s = Server()
+        try:
+            for _ in range(400):
+                with socket.create_connection(("127.0.0.1", s.port), 10) as c:
+                    c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                              b"Content-Length: 100\r\n\r\n{")
+            begin = time.time()
+            s.json("/health")
+            self.assertLess(time.time() - begin, 5)
+        finally:
+            self.assertEqual(s.stop(), 0)
+
     def test_queue_is_bounded(self):
         s = Server("--queue", "1")
         try:

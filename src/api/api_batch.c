@@ -4,7 +4,7 @@
 
 #include "api/api.h"
 
-#define EXPORT_VERSION 2u /* of what rg_session_export writes, and of the arithmetic behind it */
+#define EXPORT_VERSION 3u /* of what rg_session_export writes, and of the arithmetic behind it */
 
 struct rg_snapshot {
     uint32_t length;
@@ -276,15 +276,19 @@ rg_code rg_session_copy(rg_session *to, const rg_session *from, const rg_snapsho
         !XXH128_isEqual(p->ids, hash_ids(from, p->length))) {
         return rg_fail(st, RG_INVALID, "the snapshot's %u tokens are not the session's", p->length);
     }
-    const size_t bytes = rg_seq_rows_bytes(from->seq, p->length);
-    if (bytes != rg_seq_rows_bytes(to->seq, p->length)) {
+    const uint32_t n = p->length;
+    const size_t rows = rg_seq_rows_bytes(from->seq, 0, n);
+    const size_t drafts = rg_seq_draft_rows_bytes(from->seq, n);
+    if (rows != rg_seq_rows_bytes(to->seq, 0, n) || drafts != rg_seq_draft_rows_bytes(to->seq, n)) {
         return rg_fail(st, RG_INVALID, "the sessions differ in their options");
     }
-    uint8_t *rows = rg_alloc(1, bytes, st);
-    if (!rows) return RG_NOMEM;
-    rg_seq_rows_save(from->seq, p->length, rows);
-    rg_seq_rows_load(to->seq, p->length, rows);
-    rg_free(rows);
+    uint8_t *copy = rg_alloc(1, rows + drafts, st);
+    if (!copy) return RG_NOMEM;
+    rg_seq_rows_save(from->seq, 0, n, copy);
+    rg_seq_draft_rows_save(from->seq, n, copy + rows);
+    rg_seq_rows_load(to->seq, 0, n, copy);
+    rg_seq_draft_rows_load(to->seq, n, copy + rows);
+    rg_free(copy);
     take(to, p);
     return RG_OK;
 }
@@ -299,49 +303,77 @@ bool rg_session_has_logits(const rg_session *s) {
 
 /* ---- sessions as bytes ---------------------------------------------------------------------- */
 
-/* has_logits (8 bytes), logits, state, rows. */
-static uint64_t export_bytes(const rg_session *s, uint32_t n) {
+/* has_logits (8 bytes), logits, state, rows of the draft block, rows [from, n). */
+static uint64_t export_bytes(const rg_session *s, uint32_t n, uint32_t from) {
     return 8 + s->engine->model->hp.n_vocab * sizeof(float) + rg_seq_state_bytes(s->seq) +
-           rg_seq_rows_bytes(s->seq, n);
+           rg_seq_draft_rows_bytes(s->seq, n) + rg_seq_rows_bytes(s->seq, from, n);
 }
 
-uint64_t rg_session_export_bytes(const rg_session *s, const rg_snapshot *p) {
-    return export_bytes(s, p->length);
+uint64_t rg_session_export_bytes(const rg_session *s, const rg_snapshot *p, uint32_t from) {
+    RG_ASSERT(from <= p->length);
+    return export_bytes(s, p->length, from);
 }
 
-void rg_session_export(const rg_session *s, const rg_snapshot *p, void *dst) {
+void rg_session_export(const rg_session *s, const rg_snapshot *p, uint32_t from, void *dst) {
     uint8_t *at = dst;
     const size_t logits = s->engine->model->hp.n_vocab * sizeof(float);
+    RG_ASSERT(from <= p->length);
     memset(at, 0, 8);
     at[0] = p->has_logits;
     memcpy(at + 8, p->logits, logits);
     at += 8 + logits;
     memcpy(at, p->state, rg_seq_state_bytes(s->seq));
-    rg_seq_rows_save(s->seq, p->length, at + rg_seq_state_bytes(s->seq));
+    at += rg_seq_state_bytes(s->seq);
+    rg_seq_draft_rows_save(s->seq, p->length, at);
+    at += rg_seq_draft_rows_bytes(s->seq, p->length);
+    rg_seq_rows_save(s->seq, from, p->length, at);
 }
 
-rg_code rg_session_import(rg_session *s, uint32_t n, const void *src, uint64_t n_bytes,
-                          rg_status *st) {
+uint64_t rg_session_rows_bytes(const rg_session *s, uint32_t from, uint32_t to) {
+    return rg_seq_rows_bytes(s->seq, from, to);
+}
+
+void rg_session_export_rows(const rg_session *s, uint32_t from, uint32_t to, void *dst) {
+    RG_ASSERT(to <= rg_seq_length(s->seq));
+    rg_seq_rows_save(s->seq, from, to, dst);
+}
+
+rg_code rg_session_import_rows(rg_session *s, uint32_t from, uint32_t to, const void *src,
+                               uint64_t n_bytes, rg_status *st) {
     rg_session_reset(s);
     RG_TRY(check_copies(s, st));
-    if (n < 1 || n > rg_seq_capacity(s->seq)) {
+    if (from >= to || to > rg_seq_capacity(s->seq) ||
+        n_bytes != rg_seq_rows_bytes(s->seq, from, to)) {
+        return rg_fail(st, RG_INVALID, "saved rows %u to %u do not fit", from, to);
+    }
+    rg_seq_rows_load(s->seq, from, to, src);
+    return RG_OK;
+}
+
+rg_code rg_session_import(rg_session *s, uint32_t n, uint32_t from, const void *src,
+                          uint64_t n_bytes, rg_status *st) {
+    rg_session_reset(s);
+    RG_TRY(check_copies(s, st));
+    if (n < 1 || n > rg_seq_capacity(s->seq) || from > n) {
         return rg_fail(st, RG_INVALID, "%u saved tokens, the session holds 1..%u", n,
                        rg_seq_capacity(s->seq));
     }
-    if (n_bytes != export_bytes(s, n)) {
+    if (n_bytes != export_bytes(s, n, from)) {
         return rg_fail(st, RG_INVALID, "%u saved tokens take %llu bytes, not %llu", n,
-                       (unsigned long long)export_bytes(s, n), (unsigned long long)n_bytes);
+                       (unsigned long long)export_bytes(s, n, from), (unsigned long long)n_bytes);
     }
     const uint8_t *at = src;
     const size_t logits = s->engine->model->hp.n_vocab * sizeof(float);
     const bool has_logits = at[0] != 0;
     memcpy(s->logits, at + 8, logits);
-    at += 8 + logits;
-    if (!rg_seq_state_fits(s->seq, n, at)) {
+    const uint8_t *state = at + 8 + logits;
+    if (!rg_seq_state_fits(s->seq, n, state)) {
         return rg_fail(st, RG_INVALID, "the saved state is not one of %u tokens", n);
     }
-    rg_seq_rows_load(s->seq, n, at + rg_seq_state_bytes(s->seq));
-    rg_seq_state_load(s->seq, n, at);
+    at = state + rg_seq_state_bytes(s->seq);
+    rg_seq_draft_rows_load(s->seq, n, at);
+    rg_seq_rows_load(s->seq, from, n, at + rg_seq_draft_rows_bytes(s->seq, n));
+    rg_seq_state_load(s->seq, n, state);
     s->has_logits = has_logits;
     return RG_OK;
 }

@@ -138,6 +138,35 @@ static void a_shared_window_gives_the_bits_of_one_alone(void **state) {
     }
 }
 
+/* The rows below `from` in two pieces, then what stands on them. */
+static void move_in_pieces(rg_session *to, const rg_session *from, const rg_snapshot *snap,
+                           uint32_t shared) {
+    rg_status st = {0};
+    const uint32_t cuts[3] = {0, shared / 2, shared};
+    for (size_t i = 0; i < 2; i++) {
+        if (cuts[i] == cuts[i + 1]) continue;
+        const uint64_t bytes = rg_session_rows_bytes(from, cuts[i], cuts[i + 1]);
+        uint8_t *rows = rg_alloc(1, bytes, NULL);
+        assert_non_null(rows);
+        rg_session_export_rows(from, cuts[i], cuts[i + 1], rows);
+        if (rg_session_import_rows(to, cuts[i], cuts[i + 1], rows, bytes, &st) != RG_OK) {
+            fail_msg("%s", st.message);
+            abort();
+        }
+        assert_int_equal(rg_session_import_rows(to, cuts[i], cuts[i + 1], rows, bytes - 1, NULL),
+                         RG_INVALID);
+        rg_free(rows);
+    }
+    const uint64_t bytes = rg_session_export_bytes(from, snap, shared);
+    uint8_t *saved = rg_alloc(1, bytes, NULL);
+    assert_non_null(saved);
+    rg_session_export(from, snap, shared, saved);
+    if (rg_session_import(to, rg_snapshot_length(snap), shared, saved, bytes, &st) != RG_OK) {
+        fail_msg("%s", st.message);
+    }
+    rg_free(saved);
+}
+
 static void a_prefix_from_anywhere_gives_the_bits_of_a_cold_start(void **state) {
     (void)state;
     for (size_t k = 0; k < RG_ARRAY_LEN(subjects); k++) {
@@ -156,10 +185,10 @@ static void a_prefix_from_anywhere_gives_the_bits_of_a_cold_start(void **state) 
             assert_int_equal(rg_session_copy(other, warm, snap, &st), RG_OK);
             if (rg_session_rewind(warm, snap, &st) != RG_OK) fail_msg("%s", st.message);
 
-            const uint64_t bytes = rg_session_export_bytes(warm, snap);
+            const uint64_t bytes = rg_session_export_bytes(warm, snap, 0);
             uint8_t *saved = rg_alloc(1, bytes, NULL);
             assert_non_null(saved);
-            rg_session_export(warm, snap, saved);
+            rg_session_export(warm, snap, 0, saved);
 
             rg_session_reset(cold);
             batch(&b, cold, b.ids, cut);
@@ -167,11 +196,15 @@ static void a_prefix_from_anywhere_gives_the_bits_of_a_cold_start(void **state) 
             same_for_good(&b, cold, warm);
             rg_session_reset(cold);
             batch(&b, cold, b.ids, cut);
-            if (rg_session_import(other, cut, saved, bytes, &st) != RG_OK) {
+            if (rg_session_import(other, cut, 0, saved, bytes, &st) != RG_OK) {
                 fail_msg("%s", st.message);
             }
             same_for_good(&b, cold, other);
-            assert_int_equal(rg_session_import(other, cut, saved, bytes - 1, NULL), RG_INVALID);
+            rg_session_reset(cold);
+            batch(&b, cold, b.ids, cut);
+            move_in_pieces(other, warm, snap, cut / 2);
+            same_for_good(&b, cold, other);
+            assert_int_equal(rg_session_import(other, cut, 0, saved, bytes - 1, NULL), RG_INVALID);
             assert_int_equal(rg_session_length(other), 0);
             rg_free(saved);
             rg_snapshot_destroy(snap);
@@ -192,18 +225,18 @@ static void a_state_that_cannot_be_is_refused(void **state) {
     rg_status st = {0};
     batch(&b, s, b.ids, 6);
     assert_int_equal(rg_session_snapshot(&snap, s, &st), RG_OK);
-    const uint64_t bytes = rg_session_export_bytes(s, snap);
+    const uint64_t bytes = rg_session_export_bytes(s, snap, 0);
     const size_t at = 8 + b.info.n_vocab * sizeof(float);
     uint8_t *saved = rg_alloc(1, bytes, NULL);
     assert_non_null(saved);
-    rg_session_export(s, snap, saved);
+    rg_session_export(s, snap, 0, saved);
     for (size_t i = 0; i < 16; i++) {
         saved[at + i] ^= 0x21;
-        assert_int_equal(rg_session_import(s, 6, saved, bytes, NULL), RG_INVALID);
+        assert_int_equal(rg_session_import(s, 6, 0, saved, bytes, NULL), RG_INVALID);
         assert_int_equal(rg_session_length(s), 0);
         saved[at + i] ^= 0x21;
     }
-    assert_int_equal(rg_session_import(s, 6, saved, bytes, NULL), RG_OK);
+    assert_int_equal(rg_session_import(s, 6, 0, saved, bytes, NULL), RG_OK);
     rg_free(saved);
     rg_snapshot_destroy(snap);
     rg_session_destroy(s);
@@ -419,18 +452,13 @@ static void a_prefix_behind_guesses_is_that_of_a_cold_start(void **state) {
             memcpy(ids, rg_session_ids(m.session), n * sizeof *ids);
             for (uint32_t i = 0; i < 5; i++)
                 batch(&b, m.session, &b.ids[(i * 3) % b.n], 1);
-            const uint64_t bytes = rg_session_export_bytes(m.session, snap);
-            uint8_t *saved = rg_alloc(1, bytes, NULL);
-            assert_non_null(saved);
-            rg_session_export(m.session, snap, saved);
-            if (rg_session_import(other, n, saved, bytes, &st) != RG_OK) fail_msg("%s", st.message);
+            move_in_pieces(other, m.session, snap, n / 3);
             rg_session_reset(cold);
             batch(&b, cold, ids, n);
             same_for_good(&b, cold, other);
             assert_int_equal(rg_session_copy(other, m.session, snap, &st), RG_OK);
             if (rg_session_rewind(m.session, snap, &st) != RG_OK) fail_msg("%s", st.message);
             same(&b, m.session, other);
-            rg_free(saved);
             rg_snapshot_destroy(snap);
         }
         /* The reply that was put back again and again is that of one that was not. */

@@ -53,11 +53,17 @@ bool rg_seq_state_fits(const rg_seq *seq, uint32_t length, const void *src);
  * length, of this sequence or of another with the same options and the same tokens. */
 void rg_seq_state_load(rg_seq *seq, uint32_t length, const void *src);
 
-/* What positions [0, n) take in the caches and histories, token ids included. */
-size_t rg_seq_rows_bytes(const rg_seq *seq, uint32_t n);
-void rg_seq_rows_save(const rg_seq *seq, uint32_t n, void *dst);
-/* Fills positions [0, n); the length is set by rg_seq_state_load. */
-void rg_seq_rows_load(rg_seq *seq, uint32_t n, const void *src);
+/* What positions [from, to) take in the trunk's caches, token ids included. By the charter these
+ * bytes depend on ids[0 .. to) alone. */
+size_t rg_seq_rows_bytes(const rg_seq *seq, uint32_t from, uint32_t to);
+void rg_seq_rows_save(const rg_seq *seq, uint32_t from, uint32_t to, void *dst);
+/* Fills positions [from, to); the length is set by rg_seq_state_load. */
+void rg_seq_rows_load(rg_seq *seq, uint32_t from, uint32_t to, const void *src);
+/* The same of the draft block beside n positions. Which rows it has depends on what was drafted,
+ * and a row on the token behind it: they belong to a state, not to its tokens. */
+size_t rg_seq_draft_rows_bytes(const rg_seq *seq, uint32_t n);
+void rg_seq_draft_rows_save(const rg_seq *seq, uint32_t n, void *dst);
+void rg_seq_draft_rows_load(rg_seq *seq, uint32_t n, const void *src);
 
 /* Times each expert was chosen since the core was created: [n_layer + n_mtp][n_expert]. */
 const uint32_t *rg_core_expert_uses(const rg_core *core);

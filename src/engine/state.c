@@ -47,28 +47,35 @@ static void walk_state(walk *w, const rg_seq *seq) {
     if (seq->opt.mtp) visit(w, seq->mtp_pending, pending_rows(seq) * HE * sizeof(float));
 }
 
-static void walk_kv(walk *w, const rg_seq *seq, const rg_kv *kv, uint32_t ratio, uint32_t n) {
+/* Rows [from, to) and the keys of the blocks that end there. */
+static void walk_kv(walk *w, const rg_seq *seq, const rg_kv *kv, uint32_t ratio, uint32_t from,
+                    uint32_t to) {
     const rg_hparams *hp = seq->core->hp;
     const size_t size = rg_seq_f16(seq) ? 2 : 4, row = (size_t)hp->n_head_kv * hp->head_dim * size;
-    visit(w, kv->k, n * row);
-    visit(w, kv->v, n * row);
+    const size_t n = to - from;
+    visit(w, (uint8_t *)kv->k + from * row, n * row);
+    visit(w, (uint8_t *)kv->v + from * row, n * row);
     if (!ratio) return;
-    visit(w, kv->idx_raw, (size_t)n * hp->idx_head_dim * size);
-    visit(w, kv->idx_block, (size_t)(n / ratio) * hp->idx_head_dim * size);
+    const size_t key = hp->idx_head_dim * size;
+    visit(w, (uint8_t *)kv->idx_raw + from * key, n * key);
+    visit(w, (uint8_t *)kv->idx_block + from / ratio * key, (to / ratio - from / ratio) * key);
 }
 
-static void walk_rows(walk *w, const rg_seq *seq, uint32_t n) {
+static void walk_rows(walk *w, const rg_seq *seq, uint32_t from, uint32_t to) {
     const rg_model *m = seq->core->model;
     for (uint32_t i = 0; i < m->hp.n_layer; i++) {
         if (!m->layers[i].is_attn) continue;
-        walk_kv(w, seq, &seq->layers[i].kv, m->layers[i].attn.ratio, n);
+        walk_kv(w, seq, &seq->layers[i].kv, m->layers[i].attn.ratio, from, to);
     }
-    /* The draft block lags a row or more behind the trunk; what stands behind its own rows is not
-     * read. */
-    if (seq->opt.mtp && n) {
-        walk_kv(w, seq, &seq->layers[m->hp.n_layer].kv, m->mtp.layer.attn.ratio, n - 1);
-    }
-    visit(w, seq->ids, n * sizeof *seq->ids);
+    visit(w, seq->ids + from, (to - from) * sizeof *seq->ids);
+}
+
+/* The draft block lags a row or more behind the trunk; what stands behind its own rows is not
+ * read. */
+static void walk_draft_rows(walk *w, const rg_seq *seq, uint32_t n) {
+    const rg_model *m = seq->core->model;
+    if (!seq->opt.mtp || n == 0) return;
+    walk_kv(w, seq, &seq->layers[m->hp.n_layer].kv, m->mtp.layer.attn.ratio, 0, n - 1);
 }
 
 bool rg_seq_copies(const rg_seq *seq) {
@@ -118,20 +125,38 @@ void rg_seq_state_load(rg_seq *seq, uint32_t length, const void *src) {
     rg_seq_moce_end(seq);
 }
 
-size_t rg_seq_rows_bytes(const rg_seq *seq, uint32_t n) {
+size_t rg_seq_rows_bytes(const rg_seq *seq, uint32_t from, uint32_t to) {
     walk w = {.mode = WALK_COUNT};
-    walk_rows(&w, seq, n);
+    walk_rows(&w, seq, from, to);
     return w.used;
 }
 
-void rg_seq_rows_save(const rg_seq *seq, uint32_t n, void *dst) {
-    RG_ASSERT(n <= seq->opt.n_ctx);
+void rg_seq_rows_save(const rg_seq *seq, uint32_t from, uint32_t to, void *dst) {
+    RG_ASSERT(from <= to && to <= seq->opt.n_ctx);
     walk w = {.mode = WALK_SAVE, .out = dst};
-    walk_rows(&w, seq, n);
+    walk_rows(&w, seq, from, to);
 }
 
-void rg_seq_rows_load(rg_seq *seq, uint32_t n, const void *src) {
+void rg_seq_rows_load(rg_seq *seq, uint32_t from, uint32_t to, const void *src) {
+    RG_ASSERT(from <= to && to <= seq->opt.n_ctx);
+    walk w = {.mode = WALK_LOAD, .in = src};
+    walk_rows(&w, seq, from, to);
+}
+
+size_t rg_seq_draft_rows_bytes(const rg_seq *seq, uint32_t n) {
+    walk w = {.mode = WALK_COUNT};
+    walk_draft_rows(&w, seq, n);
+    return w.used;
+}
+
+void rg_seq_draft_rows_save(const rg_seq *seq, uint32_t n, void *dst) {
+    RG_ASSERT(n <= seq->opt.n_ctx);
+    walk w = {.mode = WALK_SAVE, .out = dst};
+    walk_draft_rows(&w, seq, n);
+}
+
+void rg_seq_draft_rows_load(rg_seq *seq, uint32_t n, const void *src) {
     RG_ASSERT(n <= seq->opt.n_ctx);
     walk w = {.mode = WALK_LOAD, .in = src};
-    walk_rows(&w, seq, n);
+    walk_draft_rows(&w, seq, n);
 }

@@ -340,8 +340,11 @@ rg_code rg_http_start(rg_server *s, rg_status *st) {
     RG_TRY(resolve(s, &address, st));
     const unsigned v6 = address->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0;
     errno = 0;
+    /* poll, not epoll: libmicrohttpd waits for edges there and takes a read that does not fill its
+     * buffer for the end of what has come. Where a client's data and its hang-up come together, the
+     * hang-up is never seen, and the connection is held until it times out. */
     s->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | v6,
+        MHD_USE_POLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | v6,
         s->opt.port, NULL, NULL, handle, s, MHD_OPTION_EXTERNAL_LOGGER, log_mhd, s,
         MHD_OPTION_SOCK_ADDR, address->ai_addr, MHD_OPTION_CONNECTION_LIMIT, RG_CONNECTIONS_MAX,
         MHD_OPTION_CONNECTION_TIMEOUT, IDLE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,

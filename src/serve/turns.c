@@ -26,9 +26,9 @@ typedef struct slot {
     rg_job *job;  /* NULL: idle */
     int32_t *ids; /* [n_ctx] prompt and reply */
     uint32_t n_ids;
-    uint32_t turn; /* where the last user turn begins */
-    bool alone;    /* a shared window failed */
-    bool routed;   /* cache-aware routing is on */
+    uint32_t first, turn; /* where the first and the last user turn begin; 0: nowhere */
+    bool alone;           /* a shared window failed */
+    bool routed;          /* cache-aware routing is on */
     /* What the last picks came to, until the window is closed. */
     rg_ending ending;
     rg_code broken;
@@ -59,7 +59,8 @@ static bool save_one(rg_turns *t) {
     for (uint32_t i = 0; i < t->n_slot; i++) {
         slot *s = &t->slots[i];
         if (s->job || !s->unsaved) continue;
-        rg_disk_save(t->vault, t->prefix, i, s->unsaved);
+        const rg_disk_marks marks = {.prompt = s->unsaved, .turn = s->turn, .first = s->first};
+        rg_disk_save(t->vault, t->prefix, i, &marks);
         s->unsaved = 0;
         return true;
     }
@@ -83,13 +84,15 @@ static void fail(rg_turns *t, uint32_t i, int http, const char *message) {
     release(t, i);
 }
 
-static uint32_t last_turn(const rg_turns *t, const rg_job *job) {
+static void find_turns(const rg_turns *t, const rg_job *job, slot *s) {
     const size_t m = t->n_marker;
-    if (!job->chat || m == 0 || job->n_ids < m) return 0;
-    for (size_t i = job->n_ids - m + 1; i-- > 0;) {
-        if (memcmp(job->ids + i, t->marker, m * sizeof *job->ids) == 0) return (uint32_t)i;
+    s->first = s->turn = 0;
+    if (!job->chat || m == 0) return;
+    for (size_t i = 0; i + m <= job->n_ids; i++) {
+        if (memcmp(job->ids + i, t->marker, m * sizeof *job->ids) != 0) continue;
+        s->turn = (uint32_t)i;
+        if (!s->first) s->first = s->turn;
     }
-    return 0;
 }
 
 static rg_job *next_job(rg_server *s) {
@@ -150,7 +153,7 @@ static void take(rg_turns *t, rg_job *job) {
     slot *s = &t->slots[i];
     memcpy(s->ids, job->ids, job->n_ids * sizeof *job->ids);
     s->n_ids = (uint32_t)job->n_ids;
-    s->turn = last_turn(t, job);
+    find_turns(t, job, s);
     s->alone = s->routed = false;
     s->ending = RG_ENDING_NONE;
     s->broken = RG_OK;

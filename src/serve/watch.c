@@ -4,7 +4,8 @@
  * sees the hang-up at once. A client that closes its sending half counts as gone too.
  *
  * A socket is polled without the lock, so its number may name another connection by then: what poll
- * said is used only if the entry still holds the same pipe.
+ * said is used only if the entry still holds the same pipe. The poller holds the pipes that it asks
+ * for: one that was freed meanwhile could come back at the same address, as the next client's.
  */
 #include <poll.h>
 #include <string.h>
@@ -53,20 +54,22 @@ static void notice(rg_server *s, int fd, const rg_pipe *pipe) {
 static void *watch(void *server) {
     rg_server *s = server;
     struct pollfd fds[RG_CONNECTIONS_MAX];
-    const rg_pipe *pipes[RG_CONNECTIONS_MAX];
+    rg_pipe *pipes[RG_CONNECTIONS_MAX];
     const uint64_t quiet_ns = (uint64_t)s->opt.heartbeat_s * 1000000000u;
     while (atomic_load(&s->stops) >= 0) {
         pthread_mutex_lock(&s->watch_lock);
         const size_t n = s->n_watched;
         for (size_t i = 0; i < n; i++) {
             fds[i] = (struct pollfd){.fd = s->watched[i].fd, .events = POLLRDHUP};
-            pipes[i] = s->watched[i].pipe;
+            pipes[i] = rg_pipe_hold(s->watched[i].pipe);
             rg_pipe_beat(s->watched[i].pipe, quiet_ns);
         }
         pthread_mutex_unlock(&s->watch_lock);
         const int got = poll(fds, n, ROUND_MS);
-        for (size_t i = 0; got > 0 && i < n; i++) {
-            if (fds[i].revents & (POLLRDHUP | POLLHUP | POLLERR)) notice(s, fds[i].fd, pipes[i]);
+        for (size_t i = 0; i < n; i++) {
+            const bool hung_up = got > 0 && (fds[i].revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+            if (hung_up) notice(s, fds[i].fd, pipes[i]);
+            rg_pipe_drop(pipes[i]);
         }
     }
     return NULL;

@@ -16,6 +16,7 @@
 #include <zstd.h>
 
 #define PATH_MAX_BYTES 4096u
+#define INDEX_VERSION  2
 
 struct rg_vault {
     char folder[PATH_MAX_BYTES - 64];
@@ -43,13 +44,13 @@ typedef struct block_head {
 } block_head;
 _Static_assert(sizeof(block_head) == 16, "layout of the file");
 
-static const char MAGIC[8] = "RGSTATE1";
+static const char MAGIC[2][9] = {"RGSTATE1", "RGROWS_1"}; /* by kind */
 
 /* ---- names ---------------------------------------------------------------------------------- */
 
-static XXH128_hash_t key_of(const rg_vault *v, const int32_t *ids, uint32_t n) {
+static XXH128_hash_t key_of(const rg_vault *v, rg_vault_kind kind, const int32_t *ids, uint32_t n) {
     return XXH3_128bits_withSeed(ids, n * sizeof *ids,
-                                 XXH3_64bits(v->identity, sizeof v->identity));
+                                 XXH3_64bits(v->identity, sizeof v->identity) + kind);
 }
 
 static void path_of(const rg_vault *v, XXH128_hash_t key, const char *suffix,
@@ -69,6 +70,18 @@ static rg_code run_sql(rg_vault *v, const char *sql, rg_status *st) {
                                                                    : sql_error(v, "statement", st);
 }
 
+/* The one number that a statement gives; 0 when it gives none. */
+static int64_t number(rg_vault *v, const char *sql) {
+    sqlite3_stmt *s = NULL;
+    int64_t n = 0;
+    if (sqlite3_prepare_v2(v->db, sql, -1, &s, NULL) == SQLITE_OK &&
+        sqlite3_step(s) == SQLITE_ROW) {
+        n = sqlite3_column_int64(s, 0);
+    }
+    sqlite3_finalize(s);
+    return n;
+}
+
 static rg_code open_index(rg_vault *v, rg_status *st) {
     char path[PATH_MAX_BYTES];
     snprintf(path, sizeof path, "%s/index.sqlite", v->folder);
@@ -78,11 +91,16 @@ static rg_code open_index(rg_vault *v, rg_status *st) {
         return sql_error(v, "open", st);
     }
     RG_TRY(run_sql(v, "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;", st));
+    /* What another version indexed is no entry of this one; its files go as strays. */
+    if (number(v, "PRAGMA user_version") != INDEX_VERSION) {
+        RG_TRY(run_sql(v, "DROP TABLE IF EXISTS entries;", st));
+    }
     return run_sql(v,
                    "CREATE TABLE IF NOT EXISTS entries (key BLOB PRIMARY KEY, identity BLOB NOT "
-                   "NULL, n INTEGER NOT NULL, bytes INTEGER NOT NULL, used INTEGER NOT NULL);"
-                   "CREATE INDEX IF NOT EXISTS by_length ON entries (identity, n DESC);"
-                   "PRAGMA user_version=1;",
+                   "NULL, kind INTEGER NOT NULL, n INTEGER NOT NULL, bytes INTEGER NOT NULL, used "
+                   "INTEGER NOT NULL);"
+                   "CREATE INDEX IF NOT EXISTS by_length ON entries (identity, kind, n DESC);"
+                   "PRAGMA user_version=2;",
                    st);
 }
 
@@ -103,15 +121,7 @@ static bool run_with_key(rg_vault *v, const char *sql, XXH128_hash_t key, const 
 }
 
 static int64_t sum_bytes(rg_vault *v) {
-    sqlite3_stmt *s = NULL;
-    int64_t sum = 0;
-    if (sqlite3_prepare_v2(v->db, "SELECT coalesce(sum(bytes), 0) FROM entries", -1, &s, NULL) ==
-            SQLITE_OK &&
-        sqlite3_step(s) == SQLITE_ROW) {
-        sum = sqlite3_column_int64(s, 0);
-    }
-    sqlite3_finalize(s);
-    return sum;
+    return number(v, "SELECT coalesce(sum(bytes), 0) FROM entries");
 }
 
 static void remove_entry(rg_vault *v, XXH128_hash_t key) {
@@ -225,6 +235,9 @@ rg_code rg_vault_open(rg_vault **out, const char *folder, uint64_t quota_bytes,
         rg_vault_close(v);
         return rc;
     }
+    /* Later than all that was before, also where that was in this very second. */
+    const int64_t last = number(v, "SELECT coalesce(max(used), 0) FROM entries");
+    if (last > v->clock) v->clock = last;
     settle(v);
     make_room(v, 0);
     v->meters.bytes = (uint64_t)sum_bytes(v);
@@ -244,8 +257,9 @@ void rg_vault_close(rg_vault *v) {
 uint32_t rg_vault_find(rg_vault *v, const int32_t *ids, size_t n, uint32_t most) {
     sqlite3_stmt *s = NULL;
     uint32_t found = 0;
-    static const char sql[] = "SELECT key, n FROM entries WHERE identity = ?1 AND n <= ?2 "
-                              "ORDER BY n DESC LIMIT 4096";
+    static const char sql[] =
+        "SELECT key, n FROM entries WHERE identity = ?1 AND kind = 0 AND n <= ?2 "
+        "ORDER BY n DESC LIMIT 4096";
     if (sqlite3_prepare_v2(v->db, sql, -1, &s, NULL) != SQLITE_OK) return 0;
     sqlite3_bind_blob(s, 1, v->identity, 16, SQLITE_STATIC);
     sqlite3_bind_int64(s, 2, (int64_t)(n < most ? n : most));
@@ -253,7 +267,8 @@ uint32_t rg_vault_find(rg_vault *v, const int32_t *ids, size_t n, uint32_t most)
         XXH128_hash_t key;
         const int64_t length = sqlite3_column_int64(s, 1);
         if (length < 1 || (size_t)length > n || !column_key(s, 0, &key)) continue;
-        if (XXH128_isEqual(key, key_of(v, ids, (uint32_t)length))) found = (uint32_t)length;
+        if (XXH128_isEqual(key, key_of(v, RG_VAULT_STATE, ids, (uint32_t)length)))
+            found = (uint32_t)length;
     }
     sqlite3_finalize(s);
     return found;
@@ -266,10 +281,10 @@ static rg_code read_all(FILE *f, void *to, size_t bytes, const char *path, rg_st
     return rg_fail(st, RG_FORMAT, "%.150s ends too early", path);
 }
 
-static rg_code read_header(const rg_vault *v, FILE *f, const int32_t *ids, uint32_t n, header *h,
-                           const char *path, rg_status *st) {
+static rg_code read_header(const rg_vault *v, FILE *f, rg_vault_kind kind, const int32_t *ids,
+                           uint32_t n, header *h, const char *path, rg_status *st) {
     RG_TRY(read_all(f, h, sizeof *h, path, st));
-    const bool whole = memcmp(h->magic, MAGIC, sizeof MAGIC) == 0 &&
+    const bool whole = memcmp(h->magic, MAGIC[kind], sizeof h->magic) == 0 &&
                        h->check == XXH3_64bits(h, offsetof(header, check)) &&
                        h->block_bytes == RG_VAULT_BLOCK;
     if (!whole) return rg_fail(st, RG_FORMAT, "%.150s: the header is damaged", path);
@@ -316,13 +331,14 @@ cleanup:
     return rc;
 }
 
-static rg_code read_file(const rg_vault *v, const char *path, const int32_t *ids, uint32_t n,
-                         uint8_t **data, uint64_t *bytes, rg_status *st) {
+static rg_code read_file(const rg_vault *v, const char *path, rg_vault_kind kind,
+                         const int32_t *ids, uint32_t n, uint8_t **data, uint64_t *bytes,
+                         rg_status *st) {
     FILE *f = fopen(path, "rbe");
     if (!f) return rg_fail_errno(st, RG_IO, errno, "%.150s", path);
     struct stat info;
     header h;
-    rg_code rc = read_header(v, f, ids, n, &h, path, st);
+    rg_code rc = read_header(v, f, kind, ids, n, &h, path, st);
     /* zstd packs a thousandfold at most: a length beyond that is damage, not a wish for memory. */
     if (rc == RG_OK && (fstat(fileno(f), &info) != 0 || h.payload_bytes == 0 ||
                         h.payload_bytes / 20000 > (uint64_t)info.st_size)) {
@@ -337,18 +353,27 @@ static rg_code read_file(const rg_vault *v, const char *path, const int32_t *ids
     return rc;
 }
 
-rg_code rg_vault_read(rg_vault *v, const int32_t *ids, uint32_t n, uint8_t **data, uint64_t *bytes,
-                      rg_status *st) {
+static bool touch(rg_vault *v, XXH128_hash_t key) {
+    const int64_t now = ++v->clock;
+    return run_with_key(v, "UPDATE entries SET used = ?2 WHERE key = ?1", key, &now, 1) &&
+           sqlite3_changes(v->db) == 1;
+}
+
+bool rg_vault_has(rg_vault *v, rg_vault_kind kind, const int32_t *ids, uint32_t n) {
+    return touch(v, key_of(v, kind, ids, n));
+}
+
+rg_code rg_vault_read(rg_vault *v, rg_vault_kind kind, const int32_t *ids, uint32_t n,
+                      uint8_t **data, uint64_t *bytes, rg_status *st) {
     char path[PATH_MAX_BYTES];
-    const XXH128_hash_t key = key_of(v, ids, n);
+    const XXH128_hash_t key = key_of(v, kind, ids, n);
     *data = NULL;
     *bytes = 0;
     path_of(v, key, ".rgs", path);
-    const rg_code rc = read_file(v, path, ids, n, data, bytes, st);
+    const rg_code rc = read_file(v, path, kind, ids, n, data, bytes, st);
     if (rc == RG_OK) {
-        const int64_t now = ++v->clock;
-        run_with_key(v, "UPDATE entries SET used = ?2 WHERE key = ?1", key, &now, 1);
-        v->meters.hits++;
+        touch(v, key);
+        v->meters.hits += kind == RG_VAULT_STATE;
         return RG_OK;
     }
     rg_free(*data);
@@ -388,15 +413,16 @@ cleanup:
     return rc;
 }
 
-static rg_code write_part(const rg_vault *v, const char *path, const int32_t *ids, uint32_t n,
-                          const void *data, uint64_t bytes, rg_status *st) {
+static rg_code write_part(const rg_vault *v, const char *path, rg_vault_kind kind,
+                          const int32_t *ids, uint32_t n, const void *data, uint64_t bytes,
+                          rg_status *st) {
     FILE *f = fopen(path, "wbe");
     if (!f) return rg_fail_errno(st, RG_IO, errno, "%.150s", path);
     header h = {.n_ids = n,
                 .block_bytes = RG_VAULT_BLOCK,
                 .payload_bytes = bytes,
                 .ids_hash = XXH3_64bits(ids, n * sizeof *ids)};
-    memcpy(h.magic, MAGIC, sizeof h.magic);
+    memcpy(h.magic, MAGIC[kind], sizeof h.magic);
     memcpy(h.identity, v->identity, sizeof h.identity);
     h.check = XXH3_64bits(&h, offsetof(header, check));
     rg_code rc = write_all(f, &h, sizeof h, path, st);
@@ -419,14 +445,15 @@ static rg_code check_space(const rg_vault *v, uint64_t bytes, rg_status *st) {
                    (unsigned long long)((bytes + RG_VAULT_FREE_FLOOR) >> 20));
 }
 
-static rg_code write_entry(rg_vault *v, XXH128_hash_t key, const int32_t *ids, uint32_t n,
+static rg_code write_entry(rg_vault *v, rg_vault_kind kind, const int32_t *ids, uint32_t n,
                            const void *data, uint64_t bytes, rg_status *st) {
+    const XXH128_hash_t key = key_of(v, kind, ids, n);
     char part[PATH_MAX_BYTES], path[PATH_MAX_BYTES];
     struct stat info;
     path_of(v, key, ".part", part);
     path_of(v, key, ".rgs", path);
     RG_TRY(check_space(v, bytes, st));
-    rg_code rc = write_part(v, part, ids, n, data, bytes, st);
+    rg_code rc = write_part(v, part, kind, ids, n, data, bytes, st);
     if (rc == RG_OK && stat(part, &info) != 0) rc = rg_fail_errno(st, RG_IO, errno, "%.150s", part);
     if (rc == RG_OK && (uint64_t)info.st_size > v->quota) {
         rc = rg_fail(st, RG_INVALID, "a prefix of %lld MiB is larger than the quota",
@@ -440,24 +467,24 @@ static rg_code write_entry(rg_vault *v, XXH128_hash_t key, const int32_t *ids, u
         unlink(part);
         return rc;
     }
-    const int64_t values[3] = {(int64_t)n, (int64_t)info.st_size, ++v->clock};
+    const int64_t values[4] = {(int64_t)n, (int64_t)info.st_size, ++v->clock, kind};
     if (!run_with_key(v,
-                      "INSERT OR REPLACE INTO entries (key, n, bytes, used, identity) VALUES "
-                      "(?1, ?2, ?3, ?4, ?5)",
-                      key, values, 3)) {
+                      "INSERT OR REPLACE INTO entries (key, n, bytes, used, kind, identity) VALUES "
+                      "(?1, ?2, ?3, ?4, ?5, ?6)",
+                      key, values, 4)) {
         unlink(path);
         return sql_error(v, "insert", st);
     }
     return RG_OK;
 }
 
-rg_code rg_vault_write(rg_vault *v, const int32_t *ids, uint32_t n, const void *data,
-                       uint64_t bytes, rg_status *st) {
+rg_code rg_vault_write(rg_vault *v, rg_vault_kind kind, const int32_t *ids, uint32_t n,
+                       const void *data, uint64_t bytes, rg_status *st) {
     if (n < 1 || n > RG_VAULT_IDS_MAX || bytes == 0) {
         return rg_fail(st, RG_INVALID, "a prefix of %u tokens and %llu bytes is not kept", n,
                        (unsigned long long)bytes);
     }
-    const rg_code rc = write_entry(v, key_of(v, ids, n), ids, n, data, bytes, st);
+    const rg_code rc = write_entry(v, kind, ids, n, data, bytes, st);
     v->meters.bytes = (uint64_t)sum_bytes(v);
     if (rc == RG_OK) {
         v->meters.writes++;
@@ -467,13 +494,12 @@ rg_code rg_vault_write(rg_vault *v, const int32_t *ids, uint32_t n, const void *
     return rc;
 }
 
-void rg_vault_forget_shorter(rg_vault *v, const int32_t *ids, uint32_t n, uint32_t least) {
-    while (n > 1) {
-        const uint32_t shorter = rg_vault_find(v, ids, n, n - 1);
-        if (shorter < least || shorter == 0) return;
-        remove_entry(v, key_of(v, ids, shorter));
-        n = shorter;
-    }
+void rg_vault_forget(rg_vault *v, rg_vault_kind kind, const int32_t *ids, uint32_t n) {
+    remove_entry(v, key_of(v, kind, ids, n));
+}
+
+uint64_t rg_vault_quota(const rg_vault *v) {
+    return v->quota;
 }
 
 void rg_vault_get_meters(const rg_vault *v, rg_vault_meters *out) {

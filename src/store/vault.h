@@ -1,4 +1,6 @@
-/* vault: sessions' beginnings as files in one folder, with an index.
+/* vault: sessions' beginnings as files in one folder, with an index. An entry is a state behind
+ * some tokens, or rows of the last of them that several states can share; the vault does not look
+ * inside.
  *
  * A file is written under a temporary name, synced, renamed, and only then indexed; every block of
  * it carries a checksum. So under its name a file is whole, or its damage is found when it is read:
@@ -25,6 +27,8 @@
 
 typedef struct rg_vault rg_vault;
 
+typedef enum rg_vault_kind { RG_VAULT_STATE, RG_VAULT_ROWS } rg_vault_kind;
+
 typedef struct rg_vault_meters {
     uint64_t hits, writes, evicted, damaged, failed;
     uint64_t bytes; /* of all files */
@@ -35,19 +39,21 @@ RG_MUST_CHECK rg_code rg_vault_open(rg_vault **out, const char *folder, uint64_t
                                     const uint8_t identity[16], rg_status *st);
 void rg_vault_close(rg_vault *v); /* NULL is allowed */
 
-/* Tokens of the longest entry that ids[n] begin with; 0: none. Entries longer than `most` tokens
- * are passed over. */
+/* Tokens of the longest state that ids[n] begin with; 0: none. States longer than `most` tokens are
+ * passed over. */
 uint32_t rg_vault_find(rg_vault *v, const int32_t *ids, size_t n, uint32_t most);
+/* Whether the index has the entry of exactly ids[n]; it counts as used. */
+bool rg_vault_has(rg_vault *v, rg_vault_kind kind, const int32_t *ids, uint32_t n);
 /* The payload of the entry of exactly ids[n]; IO or FORMAT when it cannot be read, and then the
  * entry is gone. Release *data with rg_free. */
-RG_MUST_CHECK rg_code rg_vault_read(rg_vault *v, const int32_t *ids, uint32_t n, uint8_t **data,
-                                    uint64_t *bytes, rg_status *st);
+RG_MUST_CHECK rg_code rg_vault_read(rg_vault *v, rg_vault_kind kind, const int32_t *ids, uint32_t n,
+                                    uint8_t **data, uint64_t *bytes, rg_status *st);
 /* Keeps a payload; an entry of the same ids is replaced. Entries that take more than the quota are
  * not kept (INVALID). */
-RG_MUST_CHECK rg_code rg_vault_write(rg_vault *v, const int32_t *ids, uint32_t n, const void *data,
-                                     uint64_t bytes, rg_status *st);
-/* Forgets the entries of ids' beginnings that are shorter than n tokens and at least `least`. */
-void rg_vault_forget_shorter(rg_vault *v, const int32_t *ids, uint32_t n, uint32_t least);
+RG_MUST_CHECK rg_code rg_vault_write(rg_vault *v, rg_vault_kind kind, const int32_t *ids,
+                                     uint32_t n, const void *data, uint64_t bytes, rg_status *st);
+void rg_vault_forget(rg_vault *v, rg_vault_kind kind, const int32_t *ids, uint32_t n);
+uint64_t rg_vault_quota(const rg_vault *v);
 void rg_vault_get_meters(const rg_vault *v, rg_vault_meters *out);
 
 #endif

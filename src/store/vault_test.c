@@ -74,15 +74,16 @@ static void fill_ids(int32_t *ids, uint32_t n, int32_t first) {
 static void keep(rg_vault *v, const int32_t *ids, uint32_t n, uint64_t seed, size_t bytes) {
     rg_status st = {0};
     uint8_t *p = payload(seed, bytes);
-    if (rg_vault_write(v, ids, n, p, bytes, &st) != RG_OK) fail_msg("%s", st.message);
+    if (rg_vault_write(v, RG_VAULT_STATE, ids, n, p, bytes, &st) != RG_OK)
+        fail_msg("%s", st.message);
     rg_free(p);
 }
 
 static bool holds(rg_vault *v, const int32_t *ids, uint32_t n, uint64_t seed, size_t bytes) {
     uint8_t *got = NULL, *want = payload(seed, bytes);
     uint64_t len = 0;
-    const bool ok = rg_vault_read(v, ids, n, &got, &len, NULL) == RG_OK && len == bytes &&
-                    memcmp(got, want, bytes) == 0;
+    const bool ok = rg_vault_read(v, RG_VAULT_STATE, ids, n, &got, &len, NULL) == RG_OK &&
+                    len == bytes && memcmp(got, want, bytes) == 0;
     rg_free(got);
     rg_free(want);
     return ok;
@@ -108,7 +109,7 @@ static void what_is_kept_comes_back(void **state) {
     v = open_vault(1u << 30); /* a restart */
     assert_true(holds(v, ids, 70, 2, 2500001));
     assert_true(holds(v, ids, 40, 1, 3000000));
-    rg_vault_forget_shorter(v, ids, 70, 1);
+    rg_vault_forget(v, RG_VAULT_STATE, ids, 40);
     assert_int_equal(rg_vault_find(v, ids, 69, 1000), 0);
     assert_int_equal(rg_vault_find(v, ids, 100, 1000), 70);
     rg_vault_close(v);
@@ -134,9 +135,56 @@ static void quotas_hold(void **state) {
     fill_ids(ids, 64, 1000);
     assert_int_equal(rg_vault_find(v, ids, 64, 64), 0); /* the oldest went */
     uint8_t *p = payload(3, 12000000);
-    assert_int_equal(rg_vault_write(v, ids, 64, p, 12000000, NULL), RG_INVALID);
+    assert_int_equal(rg_vault_write(v, RG_VAULT_STATE, ids, 64, p, 12000000, NULL), RG_INVALID);
     rg_free(p);
     assert_int_equal(rg_vault_find(v, ids, 64, 64), 0);
+    rg_vault_close(v);
+}
+
+/* States and rows of the same tokens are two things. */
+static void kinds_stay_apart(void **state) {
+    int32_t ids[80];
+    uint8_t *got = NULL;
+    uint64_t len = 0;
+    rg_status st = {0};
+    (void)state;
+    fill_ids(ids, 80, 300000);
+    rg_vault *v = open_vault(1u << 30);
+    uint8_t *rows = payload(8, 5000);
+    assert_false(rg_vault_has(v, RG_VAULT_ROWS, ids, 60));
+    if (rg_vault_write(v, RG_VAULT_ROWS, ids, 60, rows, 5000, &st) != RG_OK) {
+        fail_msg("%s", st.message);
+    }
+    assert_true(rg_vault_has(v, RG_VAULT_ROWS, ids, 60));
+    assert_false(rg_vault_has(v, RG_VAULT_STATE, ids, 60));
+    assert_int_equal(rg_vault_find(v, ids, 80, 80), 0); /* rows alone are no state */
+    keep(v, ids, 60, 9, 4000);
+    rg_vault_close(v);
+    v = open_vault(1u << 30);
+    assert_true(holds(v, ids, 60, 9, 4000));
+    rg_vault_forget(v, RG_VAULT_STATE, ids, 60);
+    assert_int_equal(rg_vault_find(v, ids, 80, 80), 0);
+    assert_int_equal(rg_vault_read(v, RG_VAULT_ROWS, ids, 60, &got, &len, NULL), RG_OK);
+    assert_int_equal(len, 5000);
+    assert_memory_equal(got, rows, 5000);
+    rg_free(got);
+    rg_free(rows);
+    rg_vault_close(v);
+}
+
+/* What is asked for counts as used and outlives the rest. */
+static void what_is_used_stays(void **state) {
+    int32_t ids[64], first[64];
+    (void)state;
+    rg_vault *v = open_vault(5u << 20);
+    fill_ids(first, 64, 700000);
+    keep(v, first, 64, 1, 1500000);
+    for (int32_t k = 1; k < 8; k++) {
+        fill_ids(ids, 64, 700000 + 1000 * k);
+        assert_true(rg_vault_has(v, RG_VAULT_STATE, first, 64));
+        keep(v, ids, 64, (uint64_t)k, 1500000);
+    }
+    assert_true(holds(v, first, 64, 1, 1500000));
     rg_vault_close(v);
 }
 
@@ -195,7 +243,7 @@ static void a_full_disk_is_harmless(void **state) {
     setrlimit(RLIMIT_FSIZE, &small);
     uint8_t *p = payload(5, 900000);
     rg_status st = {0};
-    const rg_code rc = rg_vault_write(v, ids, 30, p, 900000, &st);
+    const rg_code rc = rg_vault_write(v, RG_VAULT_STATE, ids, 30, p, 900000, &st);
     setrlimit(RLIMIT_FSIZE, &old);
     rg_free(p);
     assert_int_equal(rc, RG_IO);
@@ -239,6 +287,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_kept_comes_back),
         cmocka_unit_test(quotas_hold),
+        cmocka_unit_test(kinds_stay_apart),
+        cmocka_unit_test(what_is_used_stays),
         cmocka_unit_test(damage_is_found_and_removed),
         cmocka_unit_test(a_full_disk_is_harmless),
         cmocka_unit_test(a_killed_writer_leaves_only_whole_entries),

@@ -41,7 +41,7 @@ static void clean_up(void) {
 }
 
 static void write_good(void) {
-    require(rg_vault_write(vault, ids, N_IDS, payload, PAYLOAD, NULL) == RG_OK);
+    require(rg_vault_write(vault, RG_VAULT_STATE, ids, N_IDS, payload, PAYLOAD, NULL) == RG_OK);
 }
 
 static void find_file(void) {
@@ -104,7 +104,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint8_t *read = NULL;
     uint64_t bytes = 0;
     rg_status st = {0};
-    if (rg_vault_read(vault, ids, N_IDS, &read, &bytes, &st) == RG_OK) {
+    if (rg_vault_read(vault, RG_VAULT_STATE, ids, N_IDS, &read, &bytes, &st) == RG_OK) {
         require(bytes == PAYLOAD && memcmp(read, payload, PAYLOAD) == 0);
     } else {
         require(!read && st.message[0] && !strchr(st.message, '\n'));
