@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""quantize through the program: quantize_test.py PROGRAM"""
+"""quantize through the program: quantize_tool_test.py PROGRAM"""
 import os
 import resource
 import signal
