@@ -2,8 +2,8 @@
 """Size, speed and divergence of every type and mix of one model: the table of docs/quantize.md.
 
     bench/quality.py --program build/release/regolith --model master.gguf --text FILE
-        [--imatrix FILE] [--sensitivity FILE] [--mix M]... [--budget M]... [--gate]
-        [--ctx N] [--top-k N] [--tsv FILE] FOLDER
+        [--imatrix FILE] [--sensitivity FILE] [--mix M]... [--no-mixes]
+        [--budget M]... [--gate] [--ctx N] [--top-k N] [--tsv FILE] FOLDER
 
 Makes FOLDER/MIX.gguf for every mix that `quantize --list` shows (or those named), the reference of
 the master's predictions on the text, and measures all files by one call of `kld`. `--budget M` adds
@@ -101,7 +101,7 @@ def table_of_mixes(q):
     k, mixes = q.args.top_k, q.mixes()
     paths = [q.quantize(f"{m}.gguf", "--type", m) for m in mixes]
     rows = dict(zip(mixes, q.measure(paths)))
-    head = "bytes | mean KL | median | 99 % | top-1 % | top-%d %% | perplexity | tok/s" % k
+    head = f"bytes | mean KL | median | 99 % | top-1 % | top-{k} % | perplexity | tok/s"
     print(f"| mix | {head} |\n|{'---|' * 9}")
     for m in sorted(mixes, key=lambda m: -rows[m]["file_bytes"]):
         print(f"| {m} | {figures(rows[m], k)} |")
@@ -157,6 +157,7 @@ def main():
     p.add_argument("--imatrix")
     p.add_argument("--sensitivity")
     p.add_argument("--mix", action="append")
+    p.add_argument("--no-mixes", action="store_true", help="leave the table of the mixes out")
     p.add_argument("--budget", action="append", default=[])
     p.add_argument("--gate", action="store_true")
     p.add_argument("--ctx", type=int, default=512)
@@ -164,7 +165,7 @@ def main():
     p.add_argument("--tsv")
     p.add_argument("folder")
     q = Quality(p.parse_args())
-    rows = table_of_mixes(q)
+    rows = {} if q.args.no_mixes else table_of_mixes(q)
     worst = table_of_budgets(q, rows) if q.args.budget else 0
     if q.args.gate:
         table_of_gates(q)

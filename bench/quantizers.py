@@ -73,10 +73,13 @@ def call(command):
     return done.stdout
 
 
-def compare(args, folder, name, rows, kind, cols, weights):
+def compare(args, folder, group, kind, weights):
+    """[(tensor, our error, theirs, our rate)] of tensors with the same columns and weights, packed
+    by one call of each program: some of theirs need seconds to start."""
     x, ours, theirs = (os.path.join(folder, n) for n in ("x.f32", "ours.bin", "theirs.bin"))
     w = os.path.join(folder, "w.f32")
-    rows.astype("<f4").tofile(x)
+    cols = group[0][1].shape[1]
+    np.concatenate([rows for _, rows in group]).astype("<f4").tofile(x)
     mine = [] if weights is None else [w]
     peers = mine
     if weights is not None:
@@ -87,11 +90,22 @@ def compare(args, folder, name, rows, kind, cols, weights):
     rate = call([args.bench, "pack", kind, x, str(cols), ours] + mine)
     call([args.peer, "quant", kind.upper() if not kind.endswith("_K") else kind, x, str(cols),
           theirs, *peers] + (["--lib", args.lib] if args.lib else []))
-    result = []
-    for blocks in (ours, theirs):
-        plain, weighted = call([args.bench, "rate", kind, x, str(cols), blocks] + mine).split()
-        result.append(float(plain if weights is None else weighted))
-    return result, float(rate.split()[0])
+    packed = []
+    for path in (ours, theirs):
+        with open(path, "rb") as f:
+            packed.append(f.read())
+    row_bytes, at, result = len(packed[0]) // sum(len(rows) for _, rows in group), 0, []
+    for name, rows in group:
+        errors = []
+        rows.astype("<f4").tofile(x)
+        for blocks in packed:
+            with open(ours, "wb") as f:
+                f.write(blocks[at * row_bytes:(at + len(rows)) * row_bytes])
+            plain, weighted = call([args.bench, "rate", kind, x, str(cols), ours] + mine).split()
+            errors.append(float(plain if weights is None else weighted))
+        at += len(rows)
+        result.append((name, *errors, float(rate.split()[0])))
+    return result
 
 
 def synthetic(n_rows):
@@ -145,16 +159,25 @@ def tsv_line(args, kind, label, results):
         f"{ratios[len(ratios) // 2]:.3f}; {rate:.2f} Mweights/s, one thread"])
 
 
+def groups_of(args, tensors):
+    """(importance, columns, its bytes) -> [weights, [(tensor, rows)]]"""
+    groups = {}
+    for name, rows in tensors.items():
+        cols = rows.shape[1]
+        for label, w in importances(args, name, cols):
+            key = label, cols, b"" if w is None else w.tobytes()
+            groups.setdefault(key, [w, []])[1].append((name, rows))
+    return groups
+
+
 def compare_all(args, tensors, folder):
     """(type, importance) -> [(tensor, ours, theirs, rate)]"""
     found = {}
-    for name, rows in tensors.items():
-        cols = rows.shape[1]
-        for kind, block in TYPES.items():
+    for kind, block in TYPES.items():
+        for (label, cols, _), (w, group) in groups_of(args, tensors).items():
             if cols % block or (args.type and kind not in args.type):
                 continue
-            for label, w in importances(args, name, cols):
-                (ours, theirs), rate = compare(args, folder, name, rows, kind, cols, w)
+            for name, ours, theirs, rate in compare(args, folder, group, kind, w):
                 found.setdefault((kind, label), []).append((name, ours, theirs, rate))
                 mark = "" if ours <= theirs else "  WORSE"
                 print(f"{name:32} {kind:8} {label:20} llama.cpp {theirs:.6f}  ours {ours:.6f}  "
