@@ -9,8 +9,8 @@ Makes FOLDER/MIX.gguf for every mix that `quantize --list` shows (or those named
 the master's predictions on the text, and measures all files by one call of `kld`. `--budget M` adds
 a file of mixed types of the size of mix M (`--target-bytes`, with the sensitivities). `--gate`
 measures the trunk: every group of its matrices at several types, all else as in the master. Files
-that are there are kept, so that a run can be continued. The text must be one that neither importance
-nor sensitivity was measured on. Prints Markdown; --tsv adds lines for results.tsv.
+that are there are kept: a run can be continued. The text must be one that neither importance nor
+sensitivity was measured on. Prints Markdown; --tsv adds lines for results.tsv.
 """
 import argparse
 import datetime
@@ -86,9 +86,9 @@ class Quality:
 
 
 def figures(r, k):
-    return (f"{r['file_bytes']:,} | {r['kl_mean']:.6f} | {r['kl_median']:.6f} | {r['kl_p99']:.5f} | "
-            f"{100 * r['top1_agreement']:.2f} | {100 * r[f'top{k}_agreement']:.2f} | "
-            f"{r['ppl']:.3f} | {r['tok_s']:.0f}")
+    return (f"{r['file_bytes']:,} | {r['kl_mean']:.6f} | {r['kl_median']:.6f} | "
+            f"{r['kl_p99']:.5f} | {100 * r['top1_agreement']:.2f} | "
+            f"{100 * r[f'top{k}_agreement']:.2f} | {r['ppl']:.3f} | {r['tok_s']:.0f}")
 
 
 def note_of(r, k):
@@ -134,7 +134,7 @@ def table_of_budgets(q, rows):
 
 
 def table_of_gates(q):
-    print(f"\n| group of the trunk | type | bytes of the file less | mean KL, alone |\n|{'---|' * 4}")
+    print(f"\n| group of the trunk | type | bytes less | mean KL, alone |\n|{'---|' * 4}")
     base = os.path.getsize(q.args.model)
     files = []
     for group, expression, types in GATES:

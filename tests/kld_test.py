@@ -136,7 +136,8 @@ class Kld(unittest.TestCase):
         r, x = self.windows("a-f32"), self.windows("a-mix")
         seen = set()
         for k in (2, 17, 64):
-            figures = self.kld("-m", model("a-mix"), "--ref", self.ref, "--top-k", k, "--csv", table)
+            figures = self.kld("-m", model("a-mix"), "--ref", self.ref, "--top-k", k, "--csv",
+                               table)
             share = np.array([len(set(a) & set(b)) / k for a, b in zip(best(r, k), best(x, k))])
             self.assertEqual(figures["top_k"], k)
             self.assertAlmostEqual(figures["models"][0][f"top{k}_agreement"], share.mean(), 9)

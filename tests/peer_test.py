@@ -46,7 +46,8 @@ class Peer:
         """Logits of the other program; None (and a failure) where it does not take the file."""
         out = os.path.join(self.folder, "theirs.f32")
         run = subprocess.run([os.environ["RG_PEER"], "logits", model, ids, out, "--kv", "f32",
-                              "--fa", "0", "--no-repack", *self.lib], capture_output=True, text=True)
+                              "--fa", "0", "--no-repack", *self.lib], capture_output=True,
+                             text=True)
         check(what + " is loaded by the other program", run.returncode == 0, run.stderr[-400:])
         if run.returncode:
             return None
