@@ -33,7 +33,7 @@ static void plan_make(plan *p, uint32_t parts) {
         assert_int_equal(t->size_bytes, BYTES);
     }
     p->opt = (rg_write_options){
-        .path = p->path, .parts = parts, .identity = identity, .sync_bytes = 2 * BYTES};
+        .path = p->path, .parts = parts, .identity = identity, .sync_bytes = (uint64_t)2 * BYTES};
 }
 
 static void plan_end(plan *p) {
