@@ -13,9 +13,10 @@
 
 enum { CLI_OK = 0, CLI_FAILURE = 1, CLI_USAGE = 2, CLI_INTERRUPTED = 130 };
 
-#define CLI_MODELS_MAX 16
-#define CLI_AB_MAX     4
-#define CLI_REPS_MAX   1000
+#define CLI_MODELS_MAX    48
+#define CLI_TOP_AGREE_MAX 64 /* kld --top-k */
+#define CLI_AB_MAX        4
+#define CLI_REPS_MAX      1000
 /* Room of the memory plan for the state that a chat goes back to under cache-aware routing. */
 #define CLI_CHAT_STATE_BYTES ((uint64_t)160 << 20)
 
@@ -95,6 +96,7 @@ typedef struct cli_options {
     double ceiling_gb_s; /* 0: to be measured */
     /* kld */
     const char *save, *csv;
+    uint32_t top_agree; /* tokens whose agreement is counted; 0 = default */
     /* trace replay: as written */
     struct {
         const char *slots, *policies, *lookaheads, *guards;

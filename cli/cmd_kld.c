@@ -10,7 +10,8 @@
 #include "cli/kld.h"
 
 #define WINDOW_DEFAULT 512u
-#define TOP            5u
+#define TOP_DEFAULT    5u
+#define TOP_MAX        ((uint32_t)CLI_TOP_AGREE_MAX)
 
 /* Of one model. */
 typedef struct kld_result {
@@ -18,13 +19,14 @@ typedef struct kld_result {
     rg_engine_info info;
     double tok_s;
     double mean, median, p99, max; /* nats */
-    double top1, top5;             /* shares */
+    double top1, topk;             /* shares */
     double ppl, ppl_ref;
 } kld_result;
 
 typedef struct kld_job {
     const cli_options *opt;
     kld_identity id;
+    uint32_t top; /* best tokens that are compared */
     int32_t *ids;
     kld_ref *ref;
     kld_save *save;
@@ -33,7 +35,7 @@ typedef struct kld_job {
     double *kl;   /* [n_token] */
     size_t begin; /* first token of the window */
     size_t n;     /* tokens of the window */
-    double top1_sum, top5_sum, nll_sum, nll_ref_sum;
+    double top1_sum, topk_sum, nll_sum, nll_ref_sum;
     uint64_t n_scored;
     uint64_t inside_ns; /* time that is not the model's */
     kld_result *result;
@@ -41,12 +43,12 @@ typedef struct kld_job {
 
 /* ---- one position --------------------------------------------------------------------------- */
 
-/* The best TOP ids, best first, ties by lower id; fewer in a smaller vocabulary. */
-static uint32_t best_of(const float *x, uint32_t n, uint32_t ids[TOP]) {
+/* The best `top` ids, best first, ties by lower id; fewer in a smaller vocabulary. */
+static uint32_t best_of(const float *x, uint32_t n, uint32_t top, uint32_t ids[TOP_MAX]) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < n; i++) {
-        if (count == TOP && !(x[i] > x[ids[TOP - 1]])) continue;
-        uint32_t at = count < TOP ? count++ : TOP - 1;
+        if (count == top && !(x[i] > x[ids[top - 1]])) continue;
+        uint32_t at = count < top ? count++ : top - 1;
         while (at > 0 && x[i] > x[ids[at - 1]]) {
             ids[at] = ids[at - 1];
             at--;
@@ -76,10 +78,10 @@ static double shared_share(const uint32_t *a, const uint32_t *b, uint32_t n) {
 static rg_code compare(kld_job *j, uint32_t position, const float *x, rg_status *st) {
     const uint32_t V = j->id.n_vocab;
     const float *r = j->ref_row;
-    uint32_t best_x[TOP] = {0}, best_r[TOP] = {0};
+    uint32_t best_x[TOP_MAX] = {0}, best_r[TOP_MAX] = {0};
     RG_TRY(kld_ref_next(j->ref, j->ref_row, st));
-    const uint32_t k = best_of(x, V, best_x);
-    (void)best_of(r, V, best_r);
+    const uint32_t k = best_of(x, V, j->top, best_x);
+    (void)best_of(r, V, j->top, best_r);
     const double lx = log_sum_exp(x, V, x[best_x[0]]), lr = log_sum_exp(r, V, r[best_r[0]]);
     double kl = 0;
     for (uint32_t i = 0; i < V; i++) {
@@ -87,11 +89,11 @@ static rg_code compare(kld_job *j, uint32_t position, const float *x, rg_status 
         kl += exp(log_p) * (log_p - ((double)x[i] - lx));
     }
     const bool same = best_x[0] == best_r[0];
-    const double top5 = shared_share(best_x, best_r, k);
+    const double topk = shared_share(best_x, best_r, k);
     const size_t at = j->begin + position;
     j->kl[at] = kl;
     j->top1_sum += same;
-    j->top5_sum += top5;
+    j->topk_sum += topk;
     const bool scored = position + 1 < j->n;
     const int32_t next = scored ? j->ids[at + 1] : 0;
     const double nll = lx - (double)x[next], nll_ref = lr - (double)r[next];
@@ -101,7 +103,7 @@ static rg_code compare(kld_job *j, uint32_t position, const float *x, rg_status 
         j->n_scored++;
     }
     if (!j->csv) return RG_OK;
-    fprintf(j->csv, "\"%s\",%zu,%d,%.9g,%d,%.1f", j->result->model, at, j->ids[at], kl, same, top5);
+    fprintf(j->csv, "\"%s\",%zu,%d,%.9g,%d,%.6g", j->result->model, at, j->ids[at], kl, same, topk);
     if (scored) {
         fprintf(j->csv, ",%.9g,%.9g\n", nll_ref, nll);
     } else {
@@ -153,7 +155,7 @@ static void summarise(kld_job *j) {
     r->p99 = j->kl[(n * 99 + 99) / 100 - 1];
     r->max = j->kl[n - 1];
     r->top1 = j->top1_sum / (double)n;
-    r->top5 = j->top5_sum / (double)n;
+    r->topk = j->topk_sum / (double)n;
     r->ppl = j->n_scored ? exp(j->nll_sum / (double)j->n_scored) : 0;
     r->ppl_ref = j->n_scored ? exp(j->nll_ref_sum / (double)j->n_scored) : 0;
 }
@@ -180,7 +182,7 @@ static rg_code identify(kld_job *j, const rg_engine *engine, const char *text, s
 static rg_code take_rows(kld_job *j, rg_status *st) {
     j->ref_row = rg_alloc(j->id.n_vocab, sizeof *j->ref_row, st);
     j->kl = rg_alloc(j->id.n_token, sizeof *j->kl, st);
-    j->top1_sum = j->top5_sum = j->nll_sum = j->nll_ref_sum = 0;
+    j->top1_sum = j->topk_sum = j->nll_sum = j->nll_ref_sum = 0;
     j->n_scored = 0;
     return j->ref_row && j->kl ? RG_OK : RG_NOMEM;
 }
@@ -259,17 +261,21 @@ static double bytes_per_weight(const kld_result *r) {
 static void print_table(const kld_job *j, const kld_result *results, size_t n) {
     printf("%zu tokens in windows of %u against %s, perplexity %.4f\n", j->id.n_token, j->id.window,
            j->opt->ref, results[0].ppl_ref);
+    char head[16];
+    snprintf(head, sizeof head, "top-%u %%", j->top);
     printf("%12s %9s %9s %10s %10s %10s %10s %8s %8s %10s  %s\n", "bytes", "bytes/wt", "tok/s",
-           "mean KL", "median", "99 %", "max", "top-1 %", "top-5 %", "ppl", "model");
+           "mean KL", "median", "99 %", "max", "top-1 %", head, "ppl", "model");
     for (size_t i = 0; i < n; i++) {
         const kld_result *r = &results[i];
         printf("%12llu %9.4f %9.1f %10.6f %10.6f %10.6f %10.6f %8.2f %8.2f %10.4f  %s\n",
                (unsigned long long)r->info.file_bytes, bytes_per_weight(r), r->tok_s, r->mean,
-               r->median, r->p99, r->max, 100 * r->top1, 100 * r->top5, r->ppl, r->model);
+               r->median, r->p99, r->max, 100 * r->top1, 100 * r->topk, r->ppl, r->model);
     }
 }
 
 static int print_json(const kld_job *j, const kld_result *results, size_t n) {
+    char agreement[32];
+    snprintf(agreement, sizeof agreement, "top%u_agreement", j->top);
     json_t *list = json_array();
     bool good = list != NULL;
     for (size_t i = 0; i < n; i++) {
@@ -279,12 +285,12 @@ static int print_json(const kld_job *j, const kld_result *results, size_t n) {
                       r->model, "file_bytes", (json_int_t)r->info.file_bytes, "bytes_per_weight",
                       bytes_per_weight(r), "tok_s", r->tok_s, "kl_mean", r->mean, "kl_median",
                       r->median, "kl_p99", r->p99, "kl_max", r->max, "top1_agreement", r->top1,
-                      "top5_agreement", r->top5, "ppl", r->ppl, "ppl_ref", r->ppl_ref);
+                      agreement, r->topk, "ppl", r->ppl, "ppl_ref", r->ppl_ref);
         good = json_array_append_new(list, o) == 0 && good;
     }
-    json_t *root =
-        json_pack("{s:s, s:I, s:I, s:o}", "ref", j->opt->ref, "tokens", (json_int_t)j->id.n_token,
-                  "ctx", (json_int_t)j->id.window, "models", list);
+    json_t *root = json_pack("{s:s, s:I, s:I, s:I, s:o}", "ref", j->opt->ref, "tokens",
+                             (json_int_t)j->id.n_token, "ctx", (json_int_t)j->id.window, "top_k",
+                             (json_int_t)j->top, "models", list);
     good = good && root && json_dumpf(root, stdout, JSON_INDENT(2)) == 0;
     json_decref(root);
     if (good) {
@@ -302,7 +308,7 @@ static rg_code run_models(kld_job *j, kld_result *results, rg_status *st) {
     if (opt->csv) {
         j->csv = fopen(opt->csv, "we");
         if (!j->csv) return rg_fail_errno(st, RG_IO, errno, "cannot write %s", opt->csv);
-        fputs("model,position,token,kl,top1,top5,nll_ref,nll\n", j->csv);
+        fprintf(j->csv, "model,position,token,kl,top1,top%u,nll_ref,nll\n", j->top);
     }
     RG_TRY(cli_read_file(opt->file, &text, &len, st));
     rg_code rc = RG_OK;
@@ -333,7 +339,7 @@ int cli_kld(const cli_options *opt) {
     if (opt->save && opt->csv) return cli_usage("kld", "--csv needs --ref");
     rg_status st = {0};
     kld_result results[CLI_MODELS_MAX] = {{0}};
-    kld_job j = {.opt = opt};
+    kld_job j = {.opt = opt, .top = opt->top_agree ? opt->top_agree : TOP_DEFAULT};
     rg_code rc = run_models(&j, results, &st);
     const rg_code closed = close_csv(&j, &st);
     if (rc == RG_OK) rc = closed;

@@ -107,6 +107,7 @@ static const flag flags[] = {
     {'k', 0, "ref", "FILE", "reference logits: of --save, or raw f32 of logits --out"},
     {'k', 0, "save", "FILE", "write this model's logits as a reference, compressed"},
     {'k', 0, "csv", "FILE", "write one line for each position"},
+    {'k', 0, "top-k", "N", "share of the N best tokens that agree, at most 64 (default 5)"},
     {'t', 0, "decode", NULL, "ids to text"},
     {'t', 0, "special", NULL, "parse special tokens in the text"},
     {'y', 0, "preset", "NAME", "shape to start from: release, demo or tiny (default release)"},
@@ -589,6 +590,7 @@ static int set_value(const flag *f, const value *v, cli_options *o) {
     if (set_plain(f, v->text, o)) return CLI_OK;
     if (f->group == 'D' || is(f, "mtp-hnorm")) return set_draft(f, v, o);
     if (f->group == 's') return set_sampling(f, v, o);
+    if (f->group == 'k' && is(f, "top-k")) return parse_u32(v, CLI_TOP_AGREE_MAX, &o->top_agree);
     if (f->group == 'y') return set_synth(f, v, o);
     if (is(f, "model")) return add_model(v, o);
     if (set_bench(f, v, o, &rc)) return rc;

@@ -31,7 +31,7 @@ static const cli_command commands[] = {
      "[options]",
      "Prefill and decode figures, cold and warm, with where the time went.", "mexfjbMD", 0,
      cli_bench},
-    {"kld", "-m MODEL... -f TEXT (--ref FILE | --save FILE) [--ctx N] [--csv FILE] [options]",
+    {"kld", "-m MODEL... -f TEXT (--ref FILE | --save FILE) [--ctx N] [--top-k N] [options]",
      "Divergence of a model's predictions from saved ones, over windows of N tokens.", "mexfjk", 0,
      cli_kld},
     {"serve", "-m MODEL [--port N] [--parallel N] [options]",

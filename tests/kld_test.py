@@ -131,6 +131,25 @@ class Kld(unittest.TestCase):
         self.assertEqual([i for i, row in enumerate(rows) if row["nll"]], scored)
         np.testing.assert_allclose([float(rows[i]["nll"]) for i in scored], nll, atol=1e-7)
 
+    def test_top_k(self):
+        table = self.path("top.csv")
+        r, x = self.windows("a-f32"), self.windows("a-mix")
+        seen = set()
+        for k in (2, 17, 64):
+            figures = self.kld("-m", model("a-mix"), "--ref", self.ref, "--top-k", k, "--csv",
+                               table)
+            share = np.array([len(set(a) & set(b)) / k for a, b in zip(best(r, k), best(x, k))])
+            self.assertEqual(figures["top_k"], k)
+            self.assertAlmostEqual(figures["models"][0][f"top{k}_agreement"], share.mean(), 9)
+            with open(table, encoding="ascii", newline="") as f:
+                rows = [float(row[f"top{k}"]) for row in csv.DictReader(f)]
+            np.testing.assert_allclose(rows, share, atol=1e-6)
+            seen.add(round(share.mean(), 4))
+        self.assertEqual(len(seen), 3)
+        text = self.output("kld", "-f", self.text, "-m", model("a-mix"), "--ref", self.ref,
+                           "--top-k", 17)
+        self.assertIn("top-17 %", text)
+
     def test_perplexity_agrees(self):
         ppl = json.loads(self.output("ppl", "-m", model("a-f32"), "-f", self.text, "--ctx", WINDOW,
                                      "--json"))
@@ -229,6 +248,7 @@ class Kld(unittest.TestCase):
         a = ("-m", model("a-f32"), "-f", self.text)
         self.fails("--ref FILE, --save FILE", *a, status=2)
         self.fails("--ref FILE, --save FILE", *a, "--ref", self.ref, "--save", self.ref, status=2)
+        self.fails("--top-k", *a, "--ref", self.ref, "--top-k", 65, status=2)
         self.fails("--save takes one model", *a, "-m", model("a-mix"), "--save", self.ref, status=2)
         self.fails("-f TEXT is missing", "-m", model("a-f32"), "--ref", self.ref, status=2)
 

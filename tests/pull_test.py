@@ -8,6 +8,7 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "support"))
 from bad_server import Hub  # noqa: E402
+from tool import Tool, failures as tool_failures, killed, small_files  # noqa: E402
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 MODEL = os.path.join(ROOT, "tests", "data", "tiny", "a-mix.gguf")
@@ -75,6 +76,20 @@ def main():
         done = run("pull", "hf:u/plain")
         check("mends", done.returncode == 0 and hub.requests[-1][2] is None, done)
 
+        # Killed at any time; and a drive that gets full keeps what it took.
+        slow = os.path.join(folder, "u", "slow", "m-Q4_K.gguf")
+        killed(Tool(program), "pull", ["pull", "hf:u/slow"], slow, env)
+        check("killed pulls go on", sum(1 for r in hub.requests if r[0] == "slow" and r[2]) >= 3)
+        os.remove(slow)
+        done = Tool(program)("pull", "hf:u/slow", env=env, preexec_fn=small_files(200000))
+        check("full drive", done.returncode == 1 and "File too large" in done.stderr
+              and len(done.stderr.strip().splitlines()) == 1, done)
+        check("full drive: no file", not os.path.exists(slow))
+        check("full drive: goes on", run("pull", "hf:u/slow").returncode == 0
+              and hub.requests[-1][2] == "bytes=200000-", hub.requests[-1])
+        with open(slow, "rb") as f:
+            check("full drive: bytes", f.read() == content)
+
         good = hashlib.sha256(content).hexdigest()
         url = hub.url + "/u/plain/resolve/main/m-Q4_K.gguf"
         check("url", run("pull", url, "--sha256", good).returncode == 0)
@@ -89,6 +104,7 @@ def main():
         for bad in ("hf:u", "hf:../x", "hf:u/..", "x"):
             check(bad, run("pull", bad).returncode == 1)
     hub.close()
+    failures += tool_failures
     sys.exit(f"{len(failures)} failed" if failures else 0)
 
 

@@ -12,7 +12,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "support"))
 import hf_write  # noqa: E402
 from gguf_read import Gguf  # noqa: E402
-from tool import Tool, check, finish, payloads, same_metadata, same_tensors  # noqa: E402
+from tool import (Tool, check, finish, killed, payloads, same_metadata,  # noqa: E402
+                  same_tensors, small_files)
 
 TINY = os.path.join(HERE, "data", "tiny")
 CHECKPOINTS = os.path.join(HERE, "..", "..", "shared", "models", "tiny-hf")
@@ -161,16 +162,36 @@ def test_checkpoints(tool, folder):
     for name, twin, words in (
             ("a-f32", os.path.join(TINY, "a-f32.gguf"), ()),
             ("c-f32", os.path.join(TINY, "c-f32.gguf"), ()),
+            ("b-f16", os.path.join(TINY, "b-f16.gguf"),
+             ("--type", "f16", "--tensor-type", "^token_embd=q8_0", "--tensor-type",
+              r"indexer\..*proj=f32")),
             ("a-bf16", os.path.join(CHECKPOINTS, "a-bf16.gguf"), ())):
         done = tool("convert", os.path.join(CHECKPOINTS, name), out, "--overwrite", *words)
         check(name, done.returncode == 0, done.stderr)
         same_tensors(name, out, twin)
         same_metadata(name, out, twin)
-    ids = os.path.join(CHECKPOINTS, "a-bf16.ids")
-    done = tool("logits", "-m", out, "--ids", ids, "--kernels", "ref", "--kv", "f32", "--ref",
-                os.path.join(CHECKPOINTS, "a-bf16.ref.f32"))
-    error = re.search(r"max error ([0-9.e+-]+)", done.stdout)
-    check("a-bf16 logits", error and float(error[1]) < 1e-4, done.stdout)
+        ids, ref = (os.path.join(os.path.dirname(twin), f"{name}.{e}") for e in ("ids", "ref.f32"))
+        done = tool("logits", "-m", out, "--ids", ids, "--kernels", "ref", "--kv", "f32", "--ref",
+                    ref)
+        error = re.search(r"max error ([0-9.e+-]+)", done.stdout)
+        check(name + " logits", error and float(error[1]) < 1e-4, done.stdout)
+
+
+def test_interrupted(tool, folder):
+    model, source = os.path.join(folder, "large.gguf"), os.path.join(folder, "hf-large")
+    done = tool("synth", model, "--preset", "tiny", "--set", "hidden=256", "--set", "ff=256",
+                "--set", "layers=3", "--set", "experts=16", "--default-type", "f32")
+    check("large", done.returncode == 0, done.stderr)
+    hf_write.write(model, source)
+    place = os.path.join(folder, "interrupted")
+    os.makedirs(place)
+    out = os.path.join(place, "out.gguf")
+    killed(tool, "convert", ["convert", source, out, "--type", "q4_K", "--threads", "1"], out)
+    os.remove(out)
+    done = tool("convert", source, out, preexec_fn=small_files(1000000))
+    check("convert: full drive", done.returncode == 1 and "File too large" in done.stderr
+          and len(done.stderr.strip().splitlines()) == 1, done.stderr)
+    check("convert: full drive leaves nothing", not os.listdir(place), os.listdir(place))
 
 
 # ---- help ---------------------------------------------------------------------------------------
@@ -202,6 +223,7 @@ def main():
         test_imatrix(tool, folder)
         test_convert(tool, folder)
         test_checkpoints(tool, folder)
+        test_interrupted(tool, folder)
     finish()
 
 

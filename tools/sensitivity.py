@@ -4,8 +4,9 @@
     tools/sensitivity.py --program build/release/regolith --model master.gguf --text FILE
         [--imatrix FILE] [--type TYPE] [--folder DIR] OUT.tsv
 
-Each group (the experts' inputs and outputs of a layer, its other matrices, the hyper-connections,
-embedding, head, n-gram table) is quantized alone, everything else stays as in the master, and the
+Each group (the experts' inputs and outputs of a layer, its attention or delta net, its shared
+expert, its hyper-connections; embedding, head, n-gram table, routers, small operands) is quantized
+alone, everything else stays as in the master, and the
 divergence from the master's predictions on the text is measured. A line of the output is a regular
 expression for the group's tensors and divergence / sum of their relative errors, so that
 `quantize --target-bytes` counts every tensor's error in units of divergence.
@@ -18,14 +19,19 @@ import subprocess
 import sys
 import tempfile
 
-GROUPS = [  # regular expression, type to try when another does not fit its role
+GROUPS = [  # of a layer; the type to try
     (r"^blk\.{L}\.ffn_(gate|up)_exps", "{T}"),
     (r"^blk\.{L}\.ffn_down_exps", "{T}"),
-    (r"^blk\.{L}\.(attn|ssm|indexer|ple|ffn_.*shexp|nextn\.eh)", "q4_K"),
-    (r"^blk\.{L}\.(hc_|nextn\.hc)", "iq4_nl"),
+    (r"^blk\.{L}\.(attn_(q|k|v|qkv|gate|output)|ssm_out|indexer\.[qk]_proj|nextn\.eh_proj)\.weight",
+     "q4_K"),
+    (r"^blk\.{L}\.(ffn_(gate|up|down)_shexp|ple_(key|value))\.weight", "q4_K"),
+    (r"^blk\.{L}\.(hc_(attn|ffn)|nextn\.hc_head)_(down|up)\.weight", "iq4_nl"),
 ]
-GLOBALS = [(r"^token_embd", "q4_K"), (r"^output\.", "q4_K"), (r"^output_hc", "iq4_nl"),
-           (r"^per_layer_token_embd", "iq4_nl")]
+GLOBALS = [(r"^token_embd", "q4_K"), (r"^output\.", "q4_K"),
+           (r"^output_hc_(down|up)\.weight", "iq4_nl"), (r"^per_layer_token_embd", "iq4_nl"),
+           # the floats of the master: may they be bf16?
+           (r"ffn_gate_inp\.weight", "bf16"), (r"_inject\.weight", "bf16"),
+           (r"ssm_(alpha|beta)\.weight", "bf16")]
 
 
 def call(*command):
@@ -76,7 +82,7 @@ def main():
             if not any(re.search(expression, n) for n in names):
                 continue
             report = call(args.program, "quantize", args.model, made, "--type", "bf16", "-v",
-                          "--overwrite", "--tensor-type", f"{expression}.*={kind}",
+                          "--overwrite", "--tensor-type", f"{expression}={kind}",
                           *importance)
             errors = {f[0]: float(f[3]) for f in (line.split() for line in report.splitlines())
                       if len(f) == 4 and re.search(expression, f[0])}

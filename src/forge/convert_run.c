@@ -83,8 +83,13 @@ static void make_share(void *arg, size_t begin, size_t end, int thread) {
         rg_status st = {0};
         const uint64_t row = j->first + i;
         if (take_row(j, j->item, row, t->x, t->y, &st) == RG_OK) {
-            rg_pack_row(&packer, t->x, NULL, j->packed + i * j->row_bytes,
-                        (size_t)j->item->out.ne[0]);
+            uint8_t *to = j->packed + i * j->row_bytes;
+            const size_t cols = (size_t)j->item->out.ne[0];
+            if (packer.type == RG_TYPE_Q8_0) { /* as other converters round it */
+                rg_pack_q8_0_plain(t->x, to, cols);
+            } else {
+                rg_pack_row(&packer, t->x, NULL, to, cols);
+            }
             continue;
         }
         pthread_mutex_lock(&j->lock); /* the lowest row is reported */

@@ -11,7 +11,7 @@
 #include "forge/file_out.h"
 
 #define JOURNAL_MAGIC "regolith-write 1 "
-#define SYNC_BYTES    ((uint64_t)512 << 20) /* written between two lines of the journal at most */
+#define SYNC_BYTES    ((uint64_t)512 << 20) /* written between two lines of the journal */
 
 typedef struct part {
     rg_gguf_out head;
@@ -158,17 +158,37 @@ static void identity_line(const rg_gguf_write *w, char line[64]) {
     snprintf(line + n, (size_t)(64 - n), "\n");
 }
 
+/* Whether an earlier run left the parts of which it wrote the journal. Only one that was whole can
+ * have given names. */
+static bool find_parts(rg_gguf_write *w) {
+    bool whole = true;
+    for (uint32_t i = 0; i < w->n_tensor; i++)
+        whole = whole && w->has[i];
+    for (uint32_t p = 0; p < w->n_part; p++) {
+        part *t = &w->parts[p];
+        if (access(t->temp, F_OK) == 0) continue;
+        t->named = whole && access(t->path, F_OK) == 0;
+        if (!t->named) return false;
+    }
+    return true;
+}
+
+static void forget(rg_gguf_write *w) {
+    memset(w->has, 0, w->n_tensor * sizeof *w->has);
+    for (uint32_t p = 0; p < w->n_part; p++)
+        w->parts[p].named = false;
+}
+
 /* What an earlier run of the same job left: tensors are marked; false when there is nothing. */
 static bool read_journal(rg_gguf_write *w) {
     char want[64];
     char *text = NULL;
     size_t len = 0;
     bool same = true;
+    forget(w);
     identity_line(w, want);
     if (rg_file_slurp(&text, &len, w->journal, (size_t)64 << 20, NULL) != RG_OK) return false;
     same = len >= strlen(want) && memcmp(text, want, strlen(want)) == 0;
-    for (uint32_t p = 0; p < w->n_part && same; p++)
-        same = access(w->parts[p].temp, F_OK) == 0;
     const char *at = same ? text + strlen(want) : NULL;
     while (at && *at) {
         char *end = NULL;
@@ -178,12 +198,12 @@ static bool read_journal(rg_gguf_write *w) {
         at = end + 1;
     }
     rg_free(text);
+    same = same && find_parts(w);
+    if (!same) forget(w);
     return same;
 }
 
 static rg_code open_journal(rg_gguf_write *w, rg_status *st) {
-    const int n = snprintf(w->journal, sizeof w->journal, "%.4000s.log", w->parts[0].temp);
-    RG_ASSERT(n < (int)sizeof w->journal);
     w->journal_fd = open(w->journal, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (w->journal_fd < 0) {
         return rg_fail_errno(st, RG_IO, errno, "cannot create '%s'", w->journal);
@@ -209,7 +229,7 @@ static rg_code start_journal(rg_gguf_write *w, rg_status *st) {
 /* Names the tensors that ended since the last call, once their bytes are on the drive. */
 static rg_code list_ended(rg_gguf_write *w, rg_status *st) {
     for (uint32_t p = 0; p < w->n_part; p++) {
-        if (fdatasync(w->parts[p].fd) != 0) {
+        if (!w->parts[p].named && fdatasync(w->parts[p].fd) != 0) {
             return rg_fail_errno(st, RG_IO, errno, "cannot write '%s'", w->parts[p].temp);
         }
     }
@@ -229,7 +249,7 @@ static rg_code list_ended(rg_gguf_write *w, rg_status *st) {
 
 static rg_code refuse_existing(const rg_gguf_write *w, rg_status *st) {
     for (uint32_t p = 0; p < w->n_part && !w->opt.overwrite; p++) {
-        if (access(w->parts[p].path, F_OK) == 0) {
+        if (!w->parts[p].named && access(w->parts[p].path, F_OK) == 0) {
             return rg_fail(st, RG_INVALID, "'%s' exists (--overwrite replaces it)",
                            w->parts[p].path);
         }
@@ -261,12 +281,16 @@ static rg_code start(rg_gguf_write *w, rg_status *st) {
         RG_TRY(name_part(w, p, st));
         RG_TRY(lay_out(w, p, st));
     }
+    const int n = snprintf(w->journal, sizeof w->journal, "%.4000s.log", w->parts[0].temp);
+    RG_ASSERT(n < (int)sizeof w->journal);
+    (void)read_journal(w); /* for the names given already; again below, under its lock */
     RG_TRY(refuse_existing(w, st));
     RG_TRY(open_journal(w, st));
     const bool resumed = read_journal(w);
     RG_TRY(check_room(w, resumed, st));
-    for (uint32_t p = 0; p < w->n_part; p++)
-        RG_TRY(open_part(w, p, resumed, st));
+    for (uint32_t p = 0; p < w->n_part; p++) {
+        if (!w->parts[p].named) RG_TRY(open_part(w, p, resumed, st));
+    }
     return resumed ? RG_OK : start_journal(w, st);
 }
 
@@ -313,7 +337,8 @@ rg_code rg_gguf_write_end(rg_gguf_write *w, uint32_t i, rg_status *st) {
     if (w->has[i]) return RG_OK;
     w->has[i] = true;
     w->unlisted[w->n_unlisted++] = i;
-    return w->unsynced >= SYNC_BYTES ? list_ended(w, st) : RG_OK;
+    const uint64_t limit = w->opt.sync_bytes ? w->opt.sync_bytes : SYNC_BYTES;
+    return w->unsynced >= limit ? list_ended(w, st) : RG_OK;
 }
 
 rg_code rg_gguf_write_finish(rg_gguf_write *w, rg_status *st) {
@@ -322,6 +347,7 @@ rg_code rg_gguf_write_finish(rg_gguf_write *w, rg_status *st) {
     RG_TRY(list_ended(w, st));
     for (uint32_t p = 0; p < w->n_part; p++) {
         part *t = &w->parts[p];
+        if (t->named) continue;
         const int synced = fsync(t->fd), closed = close(t->fd);
         t->fd = -1;
         if (synced != 0 || closed != 0) {
@@ -330,6 +356,7 @@ rg_code rg_gguf_write_finish(rg_gguf_write *w, rg_status *st) {
     }
     for (uint32_t p = 0; p < w->n_part; p++) {
         part *t = &w->parts[p];
+        if (t->named) continue;
         if (rename(t->temp, t->path) != 0) {
             return rg_fail_errno(st, RG_IO, errno, "cannot rename '%s'", t->temp);
         }

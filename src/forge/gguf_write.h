@@ -3,8 +3,8 @@
  *
  * Every part grows under NAME.part, and NAME.part.log of the first one lists what is whole. The
  * journal starts with the identity of the job; one of another job, or none, starts over. Parts get
- * their names when all are on the drive. A run that fails removes what it wrote; one that is killed
- * leaves it.
+ * their names when all are on the drive; a run killed while they do goes on with the rest. A run
+ * that fails removes what it wrote; one that is killed leaves it.
  */
 #ifndef RG_FORGE_GGUF_WRITE_H
 #define RG_FORGE_GGUF_WRITE_H
@@ -27,6 +27,7 @@ typedef struct rg_write_options {
     uint32_t parts;          /* 0 and 1: one file */
     bool overwrite;          /* an existing file is replaced; else INVALID */
     const uint8_t *identity; /* [16] of sources and options */
+    uint64_t sync_bytes;     /* written between two lines of the journal; 0: 512 MiB */
 } rg_write_options;
 
 typedef struct rg_gguf_write rg_gguf_write;

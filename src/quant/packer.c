@@ -62,6 +62,24 @@ static void pack_plain(rg_type type, const float *x, uint8_t *dst, size_t n) {
     }
 }
 
+void rg_pack_q8_0_plain(const float *x, void *dst, size_t n) {
+    const size_t block = 32;
+    uint8_t *to = dst;
+    RG_ASSERT(n % block == 0);
+    for (size_t at = 0; at < n; at += block, to += sizeof(rg_block_q8_0)) {
+        double peak = 0;
+        for (size_t i = 0; i < block; i++)
+            peak = fmax(peak, fabs((double)x[at + i]));
+        const uint16_t h = f32_to_f16((float)fmin(peak / 127, 65504));
+        const double d = (double)f16_to_f32(h);
+        memcpy(to, &h, sizeof h);
+        for (size_t i = 0; i < block; i++) {
+            const double code = d > 0 ? rint((double)x[at + i] / d) : 0;
+            to[2 + i] = (uint8_t)(int8_t)fmax(-127, fmin(127, code));
+        }
+    }
+}
+
 /* Mean of the importance; 0 when it says nothing. */
 static double mean_of(const float *importance, size_t n) {
     double sum = 0;

@@ -27,4 +27,8 @@ typedef struct rg_packer {
  * 0, or NULL. Columns of no importance keep a small one; a row of none counts as all ones. */
 void rg_pack_row(const rg_packer *p, const float *x, const float *importance, void *dst, size_t n);
 
+/* q8_0 without a search, for a conversion that others can repeat bit for bit: the scale is peak /
+ * 127 rounded to f16, the codes are the nearest (ties to even) under that rounded scale. */
+void rg_pack_q8_0_plain(const float *x, void *dst, size_t n);
+
 #endif

@@ -184,11 +184,34 @@ static void exact_values_stay(void **state) {
     free(r);
 }
 
+/* The scale is 127.25 / 127 rounded to f16: 1.001953125 exactly; 63.62402... and its neighbours
+ * fall on both sides of 63.5 of it, -127.25 on the end. */
+static void plain_q8_0_is_the_simple_rule(void **state) {
+    (void)state;
+    float x[64] = {127.25f, -127.25f, 63.62f, 63.63f, 1.5f, -1.5f, 0.5f, 0.51f};
+    uint8_t blocks[2 * 34];
+    float y[64];
+    memset(blocks, 0xa5, sizeof blocks);
+    rg_pack_q8_0_plain(x, blocks, 64);
+    static const int8_t want[8] = {127, -127, 63, 64, 1, -1, 0, 1};
+    static const uint8_t scale[2] = {0x02, 0x3c}; /* 1 + 2 / 1024 */
+    assert_memory_equal(blocks, scale, 2);
+    assert_memory_equal(blocks + 2, want, sizeof want);
+    for (size_t i = 34; i < 68; i++) /* a block of zeros */
+        assert_int_equal(blocks[i], 0);
+    rg_unpack_row(RG_TYPE_Q8_0, blocks, y, 64);
+    assert_true(y[0] == 127.0f * 1.001953125f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(errors_are_bounded), cmocka_unit_test(importance_counts),
-        cmocka_unit_test(levels_agree),       cmocka_unit_test(edges_are_finite),
-        cmocka_unit_test(what_can_be_packed), cmocka_unit_test(exact_values_stay),
+        cmocka_unit_test(plain_q8_0_is_the_simple_rule),
+        cmocka_unit_test(errors_are_bounded),
+        cmocka_unit_test(importance_counts),
+        cmocka_unit_test(levels_agree),
+        cmocka_unit_test(edges_are_finite),
+        cmocka_unit_test(what_can_be_packed),
+        cmocka_unit_test(exact_values_stay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,10 @@
 """What the tests of the tools share: running them, and comparing the files they write."""
+import os
+import resource
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 
@@ -46,6 +50,40 @@ def same_metadata(what, a, b, but=("general.", "quantize.")):
     for k in x.keys() | y.keys():
         if not k.startswith(but):
             check(f"{what}: {k}", x.get(k) == y.get(k), (str(x.get(k))[:60], str(y.get(k))[:60]))
+
+
+def small_files(size_bytes):
+    """For preexec_fn: a drive that is full behind so many bytes of a file."""
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, size_bytes))
+
+
+def killed(tool, what, words, out, env=None):
+    """A run that is killed at any time leaves nothing under the final name; the next one completes
+    it. `words` writes `out`; six kills, spread over the time that a whole run takes."""
+    begin = time.monotonic()
+    done = tool(*words, env=env)
+    took = time.monotonic() - begin
+    check(what + ": whole", done.returncode == 0, done.stderr)
+    with open(out, "rb") as f:
+        want = f.read()
+    os.remove(out)
+    kills = 0
+    for i in range(6):
+        run = subprocess.Popen([tool.program, *words], stdout=subprocess.DEVNULL, env=env)
+        time.sleep(took * (i + 0.5) / 6)
+        run.send_signal(signal.SIGKILL)
+        if run.wait() == -signal.SIGKILL and not os.path.exists(out):
+            kills += 1
+            continue
+        with open(out, "rb") as f:  # it was quicker this time, or dead behind the last step
+            check(what + ": a file is a whole one", f.read() == want)
+        os.remove(out)
+    check(what + ": killed at least once", kills > 0)
+    done = tool(*words, env=env)
+    with open(out, "rb") as f:
+        check(what + ": completed", done.returncode == 0 and f.read() == want, done.stderr)
+    folder = os.path.dirname(out)
+    check(what + ": tidy", not [n for n in os.listdir(folder) if ".part" in n], os.listdir(folder))
 
 
 def finish():

@@ -203,8 +203,7 @@ static void search(const shape *y, tables *t, const float *x, const float *w, ch
     for (unsigned i = 0; i < RG_ARRAY_LEN(stretch) && peak > 0; i++) {
         float d = peak / (31 * y->half) * stretch[i];
         for (unsigned round = 0; round < 3; round++) {
-            choice c = {.d = through_f16(d)};
-            if (!(c.d > 0)) break;
+            choice c = {.d = least_scale(through_f16(d))};
             const float gain = choose(y, t, scales, &c, &d);
             if (!(gain > best)) break;
             best = gain;

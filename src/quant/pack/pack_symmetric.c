@@ -89,8 +89,8 @@ float LV(best_scale)(const code_set *set, const float *x, const float *w, unsign
 static float stored_scale(const code_set *set, const float *x, const float *w, unsigned n) {
     float scale = LV(best_scale)(set, x, w, n), best = 0, kept = 0;
     for (unsigned round = 0; round < 4; round++) {
-        const float d = through_f16(scale);
-        if (d == 0) break;
+        if (scale == 0) break;
+        const float d = copysignf(least_scale(fabsf(through_f16(scale))), scale);
         const fit f = LV(fit_codes)(set, x, w, n, 1 / d);
         const float gain = gain_of(f, d);
         if (round && !(gain > best)) break;

@@ -142,8 +142,7 @@ static void search(tables *t, const float *x, const float *w, choice *kept) {
     for (unsigned i = 0; i < RG_ARRAY_LEN(stretch) && peak > 0; i++) {
         float d = peak / 15 * stretch[i];
         for (unsigned round = 0; round < 3; round++) {
-            choice c = {.d = through_f16(d)};
-            if (!(c.d > 0)) break;
+            choice c = {.d = least_scale(through_f16(d))};
             const float gain = choose(t, scales, &c, &d);
             if (!(gain > best)) break;
             best = gain;

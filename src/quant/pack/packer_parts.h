@@ -57,6 +57,11 @@ static inline float through_f16(float v) {
     return f16_to_f32(finite_f16(v));
 }
 
+/* A scale that f16 cannot hold becomes the smallest one it can: some codes may still gain. */
+static inline float least_scale(float d) {
+    return d > 0 ? d : 0x1p-24f;
+}
+
 static inline void store_u16(uint8_t *p, unsigned v) {
     p[0] = (uint8_t)v;
     p[1] = (uint8_t)(v >> 8);
