@@ -65,6 +65,7 @@ rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const rg_model *model
                                  sizeof *core->expert_uses, st);
     if (!core->expert_uses) RG_GO(RG_NOMEM);
     RG_GO(rg_weights_load(core, st));
+    rg_hc_link(core);
     RG_GO(make_scratch(core, st));
     RG_GO(rg_ple_open(core, st));
     if (opt->gpu) RG_GO(rg_gpu_core_create(core, st));
@@ -253,6 +254,7 @@ rg_code rg_window_run(const rg_window *win, const rg_eval_call *call, rg_status 
     rg_core *core = win->core;
     if (core->gpu) return rg_gpu_window_run(win, call, st);
     rg_window rows = *win;
+    core->due = (rg_due){0}; /* of a window that broke off */
     RG_TRY(rg_ple_request(win, st));
     const uint64_t begin = rg_now_ns();
     for (uint32_t i = 0; i < win->n_seg; i++) {
@@ -274,6 +276,7 @@ rg_code rg_window_run(const rg_window *win, const rg_eval_call *call, rg_status 
         RG_TRY(rc);
         if (i + 1 < core->hp->n_layer) show_progress(win, call, i + 1);
     }
+    rg_hc_settle(core);
     for (uint32_t i = 0; i < win->n_seg; i++)
         win->segs[i].seq->n_owed = 0;
     for (uint32_t i = 0; i < win->n_seg; i++) {
@@ -294,7 +297,7 @@ rg_code rg_core_head(rg_core *core, const rg_hc_weights *hc, const rg_mat *outpu
     const rg_hparams *hp = core->hp;
     RG_TRY(rg_hc_read(core, hc, residual, n, hp->n_layer, "final mixer", st));
     rg_input in;
-    rg_input_set(&in, core->s.u, n, hp->n_embd, &core->s.act);
+    rg_input_mixed(core, &in, n);
     rg_core_mul(core, &in, &(rg_product){output, core->s.logits}, 1);
     for (size_t i = 0; i < (size_t)n * hp->n_vocab; i++) {
         if (isfinite(core->s.logits[i])) continue;

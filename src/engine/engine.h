@@ -36,7 +36,21 @@
 /* Something in progress: `done` of `total` bytes or tokens. Called on the thread of the caller. */
 typedef void rg_core_progress(void *user, const char *what, uint64_t done, uint64_t total);
 
+/* Steps of a layer that run as one phase of the compute threads; the parts they are made of stay
+ * beside them. Both give the same bits: the flags in rg_core_options.unfused are for tests and
+ * measurements. */
+enum {
+    RG_FUSE_NORM = 1u << 0,    /* hyper-connection norm, and its rows as codes */
+    RG_FUSE_MIX = 1u << 1,     /* low rank, up product, gates, mix, and the mixed rows as codes */
+    RG_FUSE_WRITE = 1u << 2,   /* combination, write, and the norm of the next read */
+    RG_FUSE_GDN = 1u << 3,     /* convolution, delta rule, gate and codes of a key head */
+    RG_FUSE_ATTN = 1u << 4,    /* query norm and rotation, attention, gate and codes */
+    RG_FUSE_EXPERTS = 1u << 5, /* gate, up, activation, codes; the shared expert with the others */
+    RG_FUSE_ALL = (1u << 6) - 1
+};
+
 typedef struct rg_core_options {
+    uint32_t unfused; /* RG_FUSE_... that run part by part */
     int n_threads; /* 0 = physical cores */
     rg_cpu_level level;
     rg_kernel_set kernels;
