@@ -2,9 +2,10 @@
  *
  *   fusion_bench MODEL [THREADS [ROWS [ROUNDS [WINDOWS]]]]
  *
- * Each round runs every arm for some windows at the same positions; printed are the median time of
- * a window and the median over the rounds of its ratio to that of the fused arm beside it. The head
- * is left out. All experts are loaded.
+ * Each round runs every arm, in an order of its own, for some windows at the same positions.
+ * Printed are the median and the lower quartile of the time of a window, and the median over the
+ * rounds of its ratio to that of the fused arm beside it. The head is left out. All experts are
+ * loaded.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,11 +38,11 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static double median(const double *v, int n) {
+static double quantile(const double *v, int n, double q) {
     double sorted[ROUNDS_MAX];
     memcpy(sorted, v, (size_t)n * sizeof *v);
     qsort(sorted, (size_t)n, sizeof *sorted, by_value);
-    return sorted[n / 2];
+    return sorted[(int)(q * (n - 1) + 0.5)];
 }
 
 typedef struct subject {
@@ -91,13 +92,24 @@ static rg_code run_arm(subject *s, arm *a, int round, uint32_t T, uint32_t windo
     return RG_OK;
 }
 
+static void shuffle(uint32_t *order, int round) {
+    for (uint32_t i = 0; i < RG_ARRAY_LEN(arms); i++) {
+        const uint64_t at = rg_random_u64(3, (uint64_t)(round + 1) * 64 + i) % (i + 1);
+        order[i] = order[at];
+        order[at] = i;
+    }
+}
+
 static void print_arms(int rounds) {
     for (size_t i = 0; i < RG_ARRAY_LEN(arms); i++) {
         double ratio[ROUNDS_MAX];
         for (int r = 0; r < rounds; r++)
             ratio[r] = arms[i].ms[r] / arms[0].ms[r];
-        printf("%-20s %9.4f ms a window, %.4f x fused\n", arms[i].name, median(arms[i].ms, rounds),
-               median(ratio, rounds));
+        const double ms = quantile(arms[i].ms, rounds, 0.5);
+        const double quiet = quantile(arms[i].ms, rounds, 0.25);
+        printf("%-20s median %9.4f ms a window, quarter %9.4f (%.4f x fused), ratio %.4f\n",
+               arms[i].name, ms, quiet, quiet / quantile(arms[0].ms, rounds, 0.25),
+               quantile(ratio, rounds, 0.5));
     }
 }
 
@@ -120,10 +132,11 @@ int main(int argc, char **argv) {
     }
     if (rc == RG_OK) rg_seq_state_save(s.seq, s.state);
     for (int r = -1; r < rounds && rc == RG_OK; r++) { /* the first is to get warm */
+        uint32_t order[RG_ARRAY_LEN(arms)];
+        shuffle(order, r);
         for (size_t i = 0; i < RG_ARRAY_LEN(arms) && rc == RG_OK; i++) {
-            /* Not always in the same order. */
-            arm *a = &arms[(i + (size_t)(r + 1)) % RG_ARRAY_LEN(arms)];
-            rc = run_arm(&s, a, r < 0 ? 0 : r, (uint32_t)rows, (uint32_t)windows, &st);
+            rc =
+                run_arm(&s, &arms[order[i]], r < 0 ? 0 : r, (uint32_t)rows, (uint32_t)windows, &st);
         }
     }
     if (rc == RG_OK) {

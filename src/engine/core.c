@@ -71,6 +71,9 @@ rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const rg_model *model
     if (opt->gpu) RG_GO(rg_gpu_core_create(core, st));
     if (opt->arena_bytes) RG_GO(rg_experts_open(core, st));
     RG_GO(rg_experts_start(core, st));
+    if (opt->two_stage_head && !core->gpu) {
+        RG_GO(rg_two_stage_create(&core->two_stage, core, &core->w.output, st));
+    }
     if (opt->lock_memory && !core->gpu)
         RG_GO(rg_mem_lock(core->w.memory, core->w.memory_bytes, st));
     *out = core;
@@ -86,6 +89,7 @@ void rg_core_destroy(rg_core *core) {
     rg_gpu_core_destroy(core->gpu);
     rg_ple_reader_destroy(core->ple);
     rg_pool_destroy(core->pool);
+    rg_two_stage_destroy(core->two_stage);
     rg_weights_unload(&core->w);
     rg_mem_unmap(core->scratch_memory, core->scratch_bytes);
     rg_free(core->inv_freq);
@@ -94,6 +98,14 @@ void rg_core_destroy(rg_core *core) {
     rg_importance_destroy(core->importance);
     rg_free(core->mats);
     rg_free(core);
+}
+
+void rg_core_want_best_only(rg_core *core, bool best_only) {
+    core->best_only = best_only;
+}
+
+rg_two_stage *rg_core_two_stage(const rg_core *core) {
+    return core->two_stage;
 }
 
 int rg_core_threads(const rg_core *core) {
@@ -298,6 +310,11 @@ rg_code rg_core_head(rg_core *core, const rg_hc_weights *hc, const rg_mat *outpu
     RG_TRY(rg_hc_read(core, hc, residual, n, hp->n_layer, "final mixer", st));
     rg_input in;
     rg_input_mixed(core, &in, n);
+    if (core->two_stage && core->best_only && n == 1 && output == &core->w.output &&
+        !core->importance) {
+        const rg_act act = rg_input_as(core, &in, output->type);
+        if (rg_two_stage_run(core->two_stage, core, core->s.u, &act, core->s.logits)) return RG_OK;
+    }
     rg_core_mul(core, &in, &(rg_product){output, core->s.logits}, 1);
     for (size_t i = 0; i < (size_t)n * hp->n_vocab; i++) {
         if (isfinite(core->s.logits[i])) continue;

@@ -108,12 +108,12 @@ typedef struct rg_scratch {
     float *rope;     /* [T][n_rot] cos then sin */
     float *ple_in;   /* [T][ple heads * row] */
     /* Live through one half layer. */
-    float *normed; /* [T][H*E] */
-    float *mix;    /* [T][H*E] gates; PLE keys */
-    float *low;    /* [T][rank] */
-    float *u;      /* [T][E] mixed input */
-    float *inject; /* [T][H] */
-    float *y;      /* [T][E] output of the half layer */
+    float *normed;                             /* [T][H*E] */
+    float *mix;                                /* [T][H*E] gates; PLE keys */
+    float *low;                                /* [T][rank] */
+    float *u;                                  /* [T][E] mixed input */
+    float *inject;                             /* [T][H] */
+    float *y;                                  /* [T][E] output of the half layer */
     rg_act_buffer act, act_hidden, act_shared; /* [T][widest], [T*n_used][n_ff], [T][n_ff_shared] */
     /* Gated delta net. */
     float *qkv, *conv;           /* [T][channels] */
@@ -218,6 +218,8 @@ struct rg_core {
     rg_weights w;
     double *inv_freq; /* [n_rot / 2] */
     rg_scratch s;
+    rg_two_stage *two_stage; /* NULL: the full product always */
+    bool best_only;          /* rg_core_want_best_only */
     rg_due due;
     uint32_t u_forms; /* bits 1 << rg_act_form: codes of s.u that s.act holds */
     rg_thread_scratch threads[RG_POOL_THREADS_MAX];

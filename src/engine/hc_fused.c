@@ -1,9 +1,8 @@
 /* Hyper-connections in few phases. Each phase of the compute threads costs a hand-over, and while
  * one row is computed most steps between two products are too short to share (bench/results.tsv):
  *
- *   enter  the write that is due (with the combination of the experts), the norm, the rows as codes:
- *          by streams of a row. Threads that share a row make its y each for itself
- *   down   a product
+ *   enter  the write that is due (with the combination of the experts), the norm, the rows as
+ * codes: by streams of a row. Threads that share a row make its y each for itself down   a product
  *   mix    the low rank rows (each thread for itself while they are few), the up product, the gates
  *          and the mix, the mixed rows as codes: by columns, so that the gates of all streams of a
  *          column meet where they were made and are never written out
@@ -82,8 +81,8 @@ void rg_hc_enter(rg_core *core, const rg_hc_weights *w, const float *residual, u
 typedef struct mix_job {
     rg_core *core;
     const rg_hc_weights *w;
-    rg_act low;     /* low rank rows for all threads */
-    bool own;       /* each thread makes them for itself instead */
+    rg_act low; /* low rank rows for all threads */
+    bool own;   /* each thread makes them for itself instead */
     uint32_t T;
     uint32_t grain; /* columns of a task */
     uint32_t forms; /* of the mixed rows */
