@@ -32,6 +32,7 @@ static void enter_streams(void *arg, size_t begin, size_t end, int thread) {
     const rg_core *core = job->core;
     const rg_hparams *hp = core->hp;
     const uint32_t E = hp->n_embd, H = hp->n_hc;
+    const uint32_t norm = core->due.residual ? 1 : 0; /* slot, as run_streams announced it */
     const float *y = NULL;
     for (size_t i = begin; i < end; i++) { /* one stream of one row */
         const size_t at = i * E, t = i / H;
@@ -44,20 +45,35 @@ static void enter_streams(void *arg, size_t begin, size_t end, int thread) {
                 y = own;
             }
             core->ops->axpy(core->s.inject[i], y, core->due.residual + at, E);
+            rg_timing_lap(core->timing, thread, 0);
         }
         if (!job->w) continue;
         const float mean = core->ops->rms_norm(job->residual + at, job->w->norm + i % H * E,
                                                core->s.normed + at, E, hp->rms_eps);
         if (!isfinite(mean)) atomic_store_explicit(job->broken, true, memory_order_relaxed);
+        rg_timing_lap(core->timing, thread, norm);
         rg_quantize_part(core, job->forms, core->s.normed, &core->s.act, 0, 0, at, E);
+        rg_timing_lap(core->timing, thread, norm + 1);
     }
+}
+
+static void run_streams(enter_job *job, uint32_t T) {
+    rg_core *core = job->core;
+    rg_timing *p = core->timing;
+    const uint64_t wide = sizeof(float) * T * core->hp->n_hc * core->hp->n_embd;
+    rg_timing_part(p, RG_PART_HC);
+    if (core->due.residual) rg_timing_expect(p, RG_KERNEL_WRITE, RG_TIMING_NO_TYPE, 2 * wide, 0);
+    if (job->w) {
+        rg_timing_expect(p, RG_KERNEL_NORM, RG_TIMING_NO_TYPE, 2 * wide, 0);
+        rg_timing_expect(p, RG_KERNEL_QUANTIZE, RG_TIMING_NO_TYPE, 0, 0);
+    }
+    rg_core_run(core, RG_KERNEL_NORM, (size_t)T * core->hp->n_hc, 1, enter_streams, job);
+    core->due = (rg_due){0};
 }
 
 void rg_hc_settle(rg_core *core) {
     enter_job job = {.core = core};
-    if (!core->due.residual) return;
-    rg_pool_run(core->pool, (size_t)core->due.T * core->hp->n_hc, 1, enter_streams, &job);
-    core->due = (rg_due){0};
+    if (core->due.residual) run_streams(&job, core->due.T);
 }
 
 static uint32_t form_bit(const rg_core *core, const rg_mat *w) {
@@ -70,8 +86,7 @@ void rg_hc_enter(rg_core *core, const rg_hc_weights *w, const float *residual, u
     enter_job job = {.core = core, .w = w, .residual = residual, .broken = broken};
     if (core->due.residual != residual || core->due.T != T) rg_hc_settle(core);
     job.forms = rg_forms_that_fit(form_bit(core, &w->down) | form_bit(core, &w->inject), E);
-    rg_pool_run(core->pool, (size_t)T * core->hp->n_hc, 1, enter_streams, &job);
-    core->due = (rg_due){0};
+    run_streams(&job, T);
     for (int form = RG_ACT_Q32; form <= RG_ACT_Q256; form++)
         in->ready[form] = (job.forms >> form & 1u) != 0;
 }
@@ -109,21 +124,24 @@ static void make_low(const rg_core *core, float *low, const rg_act_buffer *b, ui
 
 /* Gates of columns [c, c + n) of all streams, for all rows: [T][H][n]; then the mix. */
 static void mix_block(const mix_job *job, const rg_act *low, uint32_t c, uint32_t n, float *gates,
-                      void *tmp) {
+                      int thread) {
     const rg_core *core = job->core;
     const uint32_t E = core->hp->n_embd, H = core->hp->n_hc;
+    void *tmp = core->threads[thread].mul;
     for (uint32_t s = 0; s < H; s++) {
         rg_mat part = job->w->up;
         part.data += ((size_t)s * E + c) * part.row_bytes;
         part.n_out = n;
         core->ops->mul(&part, 0, n, low, NULL, NULL, job->T, gates + s * n, (size_t)H * n, tmp);
     }
+    rg_timing_lap(core->timing, thread, 0);
     for (uint32_t t = 0; t < job->T; t++) {
         float *u = core->s.u + (size_t)t * E;
         core->ops->hc_mix(gates + (size_t)t * H * n, n, core->s.normed + (size_t)t * H * E + c, E,
                           u + c, H, n);
         rg_quantize_part(core, job->forms, u, &core->s.act, t, E, c, n);
     }
+    rg_timing_lap(core->timing, thread, 1);
 }
 
 static void mix_columns(void *arg, size_t begin, size_t end, int thread) {
@@ -137,6 +155,7 @@ static void mix_columns(void *arg, size_t begin, size_t end, int thread) {
         low = act_in(&own->low_act, job->low.form, own->low, job->low.n_in);
         make_low(core, own->low, &own->low_act, 1u << low.form, 0, job->T);
         if (begin == 0 && job->w->inject.data) rg_hc_inject(core, 0, job->T);
+        rg_timing_lap(core->timing, thread, 2);
     }
     /* A thread's share of s.mix is larger than its gates. */
     float *gates = core->s.mix + c0 * core->hp->n_hc * job->T;
@@ -144,7 +163,7 @@ static void mix_columns(void *arg, size_t begin, size_t end, int thread) {
     const size_t step = job->grain > most ? job->grain : most / job->grain * job->grain;
     for (size_t c = c0; c < c1; c += step) {
         const size_t n = c1 - c < step ? c1 - c : step;
-        mix_block(job, &low, (uint32_t)c, (uint32_t)n, gates, own->mul);
+        mix_block(job, &low, (uint32_t)c, (uint32_t)n, gates, thread);
     }
 }
 
@@ -178,11 +197,15 @@ void rg_hc_mix_fused(rg_core *core, const rg_hc_weights *w, uint32_t T) {
     const rg_act_form form = rg_act_form_of(w->up.type, core->opt.kernels);
     mix_job job = {.core = core, .w = w, .T = T, .own = T <= RG_DECODE_ROWS};
     job.low = act_in(&core->s.act, form, core->s.low, rank);
-    if (!job.own) rg_pool_run(core->pool, T, 1, low_share, &job);
+    if (!job.own) rg_core_run(core, RG_KERNEL_ACTIVATE, T, 1, low_share, &job);
     cut_columns(&job);
     /* Codes of the mixed rows would overwrite those of the low rank rows. */
     if (!job.own) job.forms &= ~(1u << form);
-    rg_pool_run(core->pool, (E + job.grain - 1) / job.grain, 1, mix_columns, &job);
+    rg_timing_expect_products(core->timing, &w->up, 1, T, form);
+    rg_timing_expect(core->timing, RG_KERNEL_MIX, RG_TIMING_NO_TYPE,
+                     2 * sizeof(float) * T * core->hp->n_hc * E, 0);
+    rg_timing_expect(core->timing, RG_KERNEL_ACTIVATE, RG_TIMING_NO_TYPE, 0, 0);
+    rg_core_run(core, RG_KERNEL_PRODUCT, (E + job.grain - 1) / job.grain, 1, mix_columns, &job);
     core->u_forms = job.forms;
 }
 

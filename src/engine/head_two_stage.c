@@ -271,7 +271,7 @@ static void try_seeds(step_job *job, size_t threads) {
         for (uint32_t i = 0; i < h->count[16 * t]; i++)
             h->list[job->n++] = h->seeds[16 * t + i];
     }
-    rg_pool_run(job->core->pool, job->n, 1, exact_rows, job);
+    rg_core_run(job->core, RG_KERNEL_PRODUCT, job->n, 1, exact_rows, job);
     job->best = -INFINITY;
     for (uint32_t i = 0; i < job->n; i++) {
         const float y = job->logits[h->list[i]];
@@ -317,14 +317,15 @@ bool rg_two_stage_run(rg_two_stage *h, rg_core *core, const float *x, const rg_a
                     .logits = logits};
     job.step = rg_two_stage_measure(act, &job.y, h->w->n_in);
     memset(h->count, 0, threads * 16 * sizeof *h->count);
-    rg_pool_run(core->pool, n_out, 64, rough_share, &job);
+    rg_timing_expect_products(core->timing, &h->copy, 1, 1, RG_ACT_Q256);
+    rg_core_run(core, RG_KERNEL_PRODUCT, n_out, 64, rough_share, &job);
     try_seeds(&job, threads);
     const uint32_t n_seed = job.n;
     memset(h->count, 0, threads * 16 * sizeof *h->count);
-    rg_pool_run(core->pool, n_out, 64, left_share, &job);
+    rg_core_run(core, RG_KERNEL_CHECK, n_out, 64, left_share, &job);
     job.n = join_lists(h, threads);
     if (job.n > h->rows_max) return not_decided(h);
-    rg_pool_run(core->pool, job.n, 1, exact_rows, &job);
+    rg_core_run(core, RG_KERNEL_PRODUCT, job.n, 1, exact_rows, &job);
     for (uint32_t i = 0; i < job.n; i++) {
         if (!isfinite(logits[h->list[i]])) return not_decided(h); /* the full head says where */
     }

@@ -87,6 +87,15 @@ static void head_steps(void *arg, size_t begin, size_t end, int thread) {
     }
 }
 
+/* A state is read and written once a window, each row passes over it twice: 2 D^2 products a row
+ * for the memory and the answer, D^2 for the change. */
+static void expect_steps(const gdn_job *job) {
+    const rg_hparams *hp = job->core->hp;
+    const uint64_t cells = (uint64_t)hp->n_v_head * hp->ssm_head_dim * hp->ssm_head_dim;
+    rg_timing_expect(job->core->timing, RG_KERNEL_DELTA, RG_TIMING_NO_TYPE,
+                     2 * cells * sizeof(float), 3 * cells * job->seg->n);
+}
+
 static void gate_rows(void *arg, size_t begin, size_t end, int thread) {
     const gdn_job *job = arg;
     rg_core *core = job->core;
@@ -171,8 +180,11 @@ static void key_head(const gdn_job *job, size_t key, int thread) {
             ops->sigmoid(core->s.beta + at, core->s.beta + at, 1);
         }
         gdn_job one = *job;
+        rg_timing_lap(core->timing, thread, 1);
         head_steps(&one, h, h + 1, thread);
+        rg_timing_lap(core->timing, thread, 0);
         gate_head(job, h);
+        rg_timing_lap(core->timing, thread, 2);
     }
 }
 
@@ -195,12 +207,24 @@ static bool by_key_heads(const rg_core *core, uint32_t n_seg) {
     return rg_fused(core, RG_FUSE_GDN) && 8 * most <= 9 * parts;
 }
 
+/* Slots: the delta rule, the convolution with its norms, the gate with the codes. */
+static void expect_key_heads(const gdn_job *job) {
+    const rg_core *core = job->core;
+    const rg_hparams *hp = core->hp;
+    const uint64_t cells = (uint64_t)hp->n_v_head * hp->ssm_head_dim * hp->ssm_head_dim;
+    rg_timing_expect(core->timing, RG_KERNEL_DELTA, RG_TIMING_NO_TYPE,
+                     job->win->n_seg * 2 * cells * sizeof(float), 3 * cells * job->win->T);
+    rg_timing_expect(core->timing, RG_KERNEL_CONV, RG_TIMING_NO_TYPE, 0, 0);
+    rg_timing_expect(core->timing, RG_KERNEL_GATE, RG_TIMING_NO_TYPE, 0, 0);
+}
+
 static void run_key_heads(gdn_job *job, rg_input *out) {
     rg_core *core = job->core;
     const rg_window *win = job->win;
     const uint32_t forms = 1u << rg_act_form_of(job->w->out.type, core->opt.kernels);
     job->forms = rg_forms_that_fit(forms, core->hp->ssm_head_dim);
-    rg_pool_run(core->pool, (size_t)win->n_seg * core->hp->n_k_head, 1, key_heads, job);
+    expect_key_heads(job);
+    rg_core_run(core, RG_KERNEL_DELTA, (size_t)win->n_seg * core->hp->n_k_head, 1, key_heads, job);
     for (uint32_t i = 0; i < win->n_seg; i++) {
         const rg_segment *seg = &win->segs[i];
         if (seg->n_draft) rg_journal_keep_gdn(core, seg, &seg->seq->layers[job->layer]);
@@ -214,6 +238,7 @@ void rg_layer_gdn(const rg_window *win, uint32_t layer) {
     rg_scratch *s = &core->s;
     const rg_hparams *hp = core->hp;
     const rg_gdn_weights *w = &core->w.layers[layer].gdn;
+    rg_timing_part(core->timing, RG_PART_GDN);
     rg_input in;
     rg_input_mixed(core, &in, win->T);
     const rg_product products[4] = {
@@ -229,10 +254,11 @@ void rg_layer_gdn(const rg_window *win, uint32_t layer) {
     for (uint32_t i = 0; i < win->n_seg; i++) {
         job.seg = &win->segs[i];
         job.state = &job.seg->seq->layers[layer];
-        rg_pool_run(core->pool, job.seg->n, 1, conv_rows, &job);
-        rg_pool_run(core->pool, hp->n_v_head, 1, head_steps, &job);
+        rg_core_run(core, RG_KERNEL_CONV, job.seg->n, 1, conv_rows, &job);
+        expect_steps(&job);
+        rg_core_run(core, RG_KERNEL_DELTA, hp->n_v_head, 1, head_steps, &job);
         keep_history(&job);
     }
-    rg_pool_run(core->pool, (size_t)win->T * hp->n_v_head, 1, gate_rows, &job);
+    rg_core_run(core, RG_KERNEL_GATE, (size_t)win->T * hp->n_v_head, 1, gate_rows, &job);
     rg_core_mul(core, &in, &(rg_product){&w->out, s->y}, 1);
 }

@@ -65,10 +65,12 @@ static void mix_in_parts(hc_job *job, uint32_t T) {
     rg_core *core = job->core;
     rg_scratch *s = &core->s;
     rg_input in;
-    rg_pool_run(core->pool, T, 1, low_rows, job);
+    rg_core_run(core, RG_KERNEL_ACTIVATE, T, 1, low_rows, job);
     rg_input_set(&in, s->low, T, core->hp->n_hc_rank, &s->act);
     rg_core_mul(core, &in, &(rg_product){&job->w->up, s->mix}, 1);
-    rg_pool_run(core->pool, T, 1, mix_rows, job);
+    rg_timing_expect(core->timing, RG_KERNEL_MIX, RG_TIMING_NO_TYPE,
+                     2 * sizeof(float) * T * core->hp->n_hc * core->hp->n_embd, 0);
+    rg_core_run(core, RG_KERNEL_MIX, T, 1, mix_rows, job);
 }
 
 rg_code rg_hc_read(rg_core *core, const rg_hc_weights *w, const float *residual, uint32_t T,
@@ -76,6 +78,7 @@ rg_code rg_hc_read(rg_core *core, const rg_hc_weights *w, const float *residual,
     rg_scratch *s = &core->s;
     const rg_hparams *hp = core->hp;
     atomic_bool broken = false;
+    rg_timing_part(core->timing, RG_PART_HC);
     hc_job job = {.core = core, .w = w, .residual = residual, .broken = &broken};
     rg_input in;
     rg_input_set(&in, s->normed, T, hp->n_hc * hp->n_embd, &s->act);
@@ -83,8 +86,10 @@ rg_code rg_hc_read(rg_core *core, const rg_hc_weights *w, const float *residual,
     if (rg_fused(core, RG_FUSE_NORM)) {
         rg_hc_enter(core, w, residual, T, &in, &broken);
     } else {
+        const uint64_t wide = (uint64_t)T * hp->n_hc * hp->n_embd * sizeof(float);
         rg_hc_settle(core);
-        rg_pool_run(core->pool, (size_t)T * hp->n_hc, 1, norm_rows, &job);
+        rg_timing_expect(core->timing, RG_KERNEL_NORM, RG_TIMING_NO_TYPE, 2 * wide, 0);
+        rg_core_run(core, RG_KERNEL_NORM, (size_t)T * hp->n_hc, 1, norm_rows, &job);
     }
     if (atomic_load_explicit(&broken, memory_order_relaxed)) {
         return rg_fail(st, RG_FORMAT,
@@ -120,5 +125,8 @@ void rg_hc_write(rg_core *core, float *residual, uint32_t T) {
         return;
     }
     RG_ASSERT(!core->due.combine);
-    rg_pool_run(core->pool, (size_t)T * core->hp->n_hc, 1, write_rows, &job);
+    rg_timing_part(core->timing, RG_PART_HC);
+    rg_timing_expect(core->timing, RG_KERNEL_WRITE, RG_TIMING_NO_TYPE,
+                     2 * sizeof(float) * T * core->hp->n_hc * core->hp->n_embd, 0);
+    rg_core_run(core, RG_KERNEL_WRITE, (size_t)T * core->hp->n_hc, 1, write_rows, &job);
 }
