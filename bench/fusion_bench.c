@@ -114,9 +114,10 @@ static void print_arms(int rounds) {
 }
 
 int main(int argc, char **argv) {
-    const int threads = argc > 2 ? atoi(argv[2]) : 2;
-    const int rows = argc > 3 ? atoi(argv[3]) : 1, rounds = argc > 4 ? atoi(argv[4]) : 20;
-    const int windows = argc > 5 ? atoi(argv[5]) : 8;
+    const int threads = argc > 2 ? (int)strtol(argv[2], NULL, 10) : 2;
+    const int rows = argc > 3 ? (int)strtol(argv[3], NULL, 10) : 1,
+              rounds = argc > 4 ? (int)strtol(argv[4], NULL, 10) : 20;
+    const int windows = argc > 5 ? (int)strtol(argv[5], NULL, 10) : 8;
     if (argc < 2 || rows < 1 || rows > (int)RG_CHUNK_DEFAULT || rounds < 1 || rounds > ROUNDS_MAX ||
         windows < 1 || windows > 100) {
         fprintf(stderr, "usage: fusion_bench MODEL [THREADS [ROWS [ROUNDS [WINDOWS]]]]\n");

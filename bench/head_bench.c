@@ -100,7 +100,8 @@ static bool run_cosine(rg_core *core, double cosine, uint32_t steps) {
 }
 
 int main(int argc, char **argv) {
-    const int threads = argc > 2 ? atoi(argv[2]) : 2, steps = argc > 3 ? atoi(argv[3]) : 60;
+    const int threads = argc > 2 ? (int)strtol(argv[2], NULL, 10) : 2,
+              steps = argc > 3 ? (int)strtol(argv[3], NULL, 10) : 60;
     static const double cosines[] = {0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.6};
     if (argc < 2 || steps < 1 || steps > STEPS_MAX) {
         fprintf(stderr, "usage: head_bench MODEL [THREADS [STEPS]]\n");

@@ -49,7 +49,8 @@ static void measure(rg_pool *pool, uint64_t pause_ns, int ms) {
 }
 
 int main(int argc, char **argv) {
-    const int threads = argc > 1 ? atoi(argv[1]) : 2, ms = argc > 2 ? atoi(argv[2]) : 1000;
+    const int threads = argc > 1 ? (int)strtol(argv[1], NULL, 10) : 2,
+              ms = argc > 2 ? (int)strtol(argv[2], NULL, 10) : 1000;
     static const uint64_t pauses_us[] = {0, 2, 10, 30, 100, 300, 1000};
     rg_pool *pool = NULL;
     rg_status st = {0};
