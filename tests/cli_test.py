@@ -467,8 +467,8 @@ def main():
         folder = Path(name)
         for step, args in ((usage, ()), (numbers, ()), (model_files, (folder,)),
                            (id_files, (folder,)), (prompts, (folder,)), (outputs, (folder,)),
-                           (heads, ()), (closed_outputs, (folder,)), (tokenizing, (folder,)), (inspecting, ()),
-                           (perplexity, (folder,)), (dumps, (folder,)), (interrupts, (folder,)),
+                           (heads, ()), (closed_outputs, (folder,)), (tokenizing, (folder,)),
+                           (inspecting, ()), (perplexity, (folder,)), (dumps, (folder,)), (interrupts, (folder,)),
                            (progress, (folder,))):
             start = time.monotonic()
             step(*args)
