@@ -468,8 +468,8 @@ def main():
         for step, args in ((usage, ()), (numbers, ()), (model_files, (folder,)),
                            (id_files, (folder,)), (prompts, (folder,)), (outputs, (folder,)),
                            (heads, ()), (closed_outputs, (folder,)), (tokenizing, (folder,)),
-                           (inspecting, ()), (perplexity, (folder,)), (dumps, (folder,)), (interrupts, (folder,)),
-                           (progress, (folder,))):
+                           (inspecting, ()), (perplexity, (folder,)), (dumps, (folder,)),
+                           (interrupts, (folder,)), (progress, (folder,))):
             start = time.monotonic()
             step(*args)
             print(f'{step.__name__}: {time.monotonic() - start:.1f} s', flush=True)
