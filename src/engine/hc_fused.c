@@ -52,6 +52,7 @@ static void enter_streams(void *arg, size_t begin, size_t end, int thread) {
                                                core->s.normed + at, E, hp->rms_eps);
         if (!isfinite(mean)) atomic_store_explicit(job->broken, true, memory_order_relaxed);
         rg_timing_lap(core->timing, thread, norm);
+        if (!job->forms) continue;
         rg_quantize_part(core, job->forms, core->s.normed, &core->s.act, 0, 0, at, E);
         rg_timing_lap(core->timing, thread, norm + 1);
     }
@@ -65,7 +66,7 @@ static void run_streams(enter_job *job, uint32_t T) {
     if (core->due.residual) rg_timing_expect(p, RG_KERNEL_WRITE, RG_TIMING_NO_TYPE, 2 * wide, 0);
     if (job->w) {
         rg_timing_expect(p, RG_KERNEL_NORM, RG_TIMING_NO_TYPE, 2 * wide, 0);
-        rg_timing_expect(p, RG_KERNEL_QUANTIZE, RG_TIMING_NO_TYPE, 0, 0);
+        if (job->forms) rg_timing_expect(p, RG_KERNEL_QUANTIZE, RG_TIMING_NO_TYPE, 0, 0);
     }
     rg_core_run(core, RG_KERNEL_NORM, (size_t)T * core->hp->n_hc, 1, enter_streams, job);
     core->due = (rg_due){0};
