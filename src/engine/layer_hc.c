@@ -5,6 +5,11 @@
 
 #include "engine/core.h"
 
+/* Up matrices to which the fused mix is confined: it goes through the rows of all streams in turn.
+ * From a cache that costs nothing; from memory, which likes one order, a matrix of 3.5 MB lost 0.5
+ * % of a window of one row and 1 % of one of four (bench/results.tsv). */
+#define MIX_FUSED_BYTES ((size_t)1 << 20)
+
 typedef struct hc_job {
     rg_core *core;
     const rg_hc_weights *w;
@@ -99,7 +104,7 @@ rg_code rg_hc_read(rg_core *core, const rg_hc_weights *w, const float *residual,
     }
     const rg_product first[2] = {{&w->down, s->low}, {&w->inject, s->inject}};
     rg_core_mul(core, &in, first, w->inject.data ? 2 : 1);
-    if (rg_fused(core, RG_FUSE_MIX)) {
+    if (rg_fused(core, RG_FUSE_MIX) && (size_t)w->up.n_out * w->up.row_bytes <= MIX_FUSED_BYTES) {
         rg_hc_mix_fused(core, w, T);
     } else {
         mix_in_parts(&job, T);
