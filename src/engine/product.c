@@ -1,7 +1,9 @@
 /* Products of the window's rows with weight matrices, spread over output rows. */
 #include "engine/core.h"
 
-#define ROW_GRAIN 16u /* output rows a thread takes at once: one cache line of results */
+#define ROW_GRAIN  16u /* output rows a thread takes at once: one cache line of results */
+#define ROW_TILE   64u /* those of a tile of the wide products */
+#define UNIT_BYTES ((size_t)4096)
 
 void rg_input_set(rg_input *in, const float *x, uint32_t T, uint32_t n_in, rg_act_buffer *buffer) {
     *in = (rg_input){.x = x, .T = T, .n_in = n_in, .buffer = buffer};
@@ -74,18 +76,30 @@ typedef struct mul_job {
     uint32_t n, T;
 } mul_job;
 
-/* Tasks are the output rows of all products in turn. */
+/* What threads divide are units of weight bytes, so that a row of f32 weighs as much as its bytes.
+ * A share begins at a row that is a multiple of the grain. */
+static size_t units_of(const rg_mat *w) {
+    return ((size_t)w->n_out * w->row_bytes + UNIT_BYTES - 1) / UNIT_BYTES;
+}
+
+static uint32_t row_at(const rg_mat *w, size_t unit, size_t units, uint32_t grain) {
+    if (unit >= units) return w->n_out;
+    const uint32_t row = (uint32_t)((uint64_t)w->n_out * unit / units);
+    return row - row % grain;
+}
+
+/* Tasks are the units of all products in turn. */
 static void mul_rows(void *arg, size_t begin, size_t end, int thread) {
     const mul_job *job = arg;
+    const uint32_t grain = job->T > RG_DECODE_ROWS ? ROW_TILE : ROW_GRAIN;
     size_t first = 0;
     for (uint32_t i = 0; i < job->n && first < end; i++) {
         const rg_product *p = &job->products[i];
-        const size_t last = first + p->w->n_out;
-        const size_t r0 = begin > first ? begin : first;
-        const size_t r1 = end < last ? end : last;
-        if (r0 < r1) {
-            job->core->ops->mul(p->w, (uint32_t)(r0 - first), (uint32_t)(r1 - first), &job->acts[i],
-                                NULL, NULL, job->T, p->y, p->w->n_out,
+        const size_t units = units_of(p->w), last = first + units;
+        const uint32_t r0 = begin > first ? row_at(p->w, begin - first, units, grain) : 0;
+        const uint32_t r1 = row_at(p->w, end - first, units, grain);
+        if (begin < last && r0 < r1) {
+            job->core->ops->mul(p->w, r0, r1, &job->acts[i], NULL, NULL, job->T, p->y, p->w->n_out,
                                 job->core->threads[thread].mul);
             rg_timing_lap(job->core->timing, thread, i);
         }
@@ -96,17 +110,17 @@ static void mul_rows(void *arg, size_t begin, size_t end, int thread) {
 void rg_core_mul(rg_core *core, rg_input *in, const rg_product *products, uint32_t n) {
     RG_ASSERT(n <= RG_PRODUCTS_MAX);
     rg_act acts[RG_PRODUCTS_MAX];
-    size_t rows = 0;
+    size_t units = 0;
     for (uint32_t i = 0; i < n; i++) {
         RG_ASSERT(products[i].w->n_in == in->n_in);
         acts[i] = rg_input_as(core, in, products[i].w->type);
-        rows += products[i].w->n_out;
+        units += units_of(products[i].w);
     }
     for (uint32_t i = 0; i < n; i++) {
         rg_timing_expect_products(core->timing, products[i].w, 1, in->T, acts[i].form);
     }
     mul_job job = {.core = core, .products = products, .acts = acts, .n = n, .T = in->T};
-    rg_core_run(core, RG_KERNEL_PRODUCT, rows, ROW_GRAIN, mul_rows, &job);
+    rg_core_run(core, RG_KERNEL_PRODUCT, units, 1, mul_rows, &job);
     for (uint32_t i = 0; i < n && core->importance; i++) {
         if (products[i].y == core->s.ahead) continue; /* a guess with another layer's router */
         rg_importance_see(core->importance, products[i].w, 0, in->x, in->n_in, NULL, in->T);

@@ -112,7 +112,8 @@ static rg_code measure_int8(double *gmac_s, rg_cpu_level level, int n_threads, r
 
 rg_code rg_doctor_compute_ceilings(double *read_gb_s, double *int8_gmac_s, const char *cpu_level,
                                    int n_threads, rg_status *st) {
-    rg_doctor_machine m = {.memory_available_bytes = rg_mem_available_bytes()};
+    rg_doctor_machine m = {.cache_bytes = rg_doctor_cache_bytes(),
+                           .memory_available_bytes = rg_mem_available_bytes()};
     rg_cpu_level level = RG_CPU_SCALAR;
     const int n = n_threads > 0 ? n_threads : rg_cpu_count();
     *read_gb_s = *int8_gmac_s = 0;
