@@ -43,6 +43,7 @@ typedef struct cli_options {
     uint64_t ram, arena;
     uint32_t arena_experts;
     bool mlock;
+    bool two_stage_head;
     rg_io_backend io;
     bool io_null;
     rg_toggle direct, split;

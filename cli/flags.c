@@ -41,6 +41,7 @@ static const flag flags[] = {
     {'e', 0, "direct", "auto|on|off", "read past the page cache (default auto)"},
     {'e', 0, "io-depth", "N", "reads in flight (default 32)"},
     {'e', 0, "lookahead", "auto|off|N", "experts read ahead of a layer in decode (default auto)"},
+    {'e', 0, "head", "full|two-stage", "how greedy picks find the best token (default full)"},
     {'e', 0, "split", "on|off", "compute what is there while the rest is read (default on)"},
     {'e', 0, "pack", "FILE|off", "expert pack to stream from (default: the one beside the model)"},
     {'e', 0, "faults", "SPEC", NULL},
@@ -397,6 +398,12 @@ static int set_sampling(const flag *f, const value *v, cli_options *o) {
     return parse_bias(v, o);
 }
 
+static int parse_head(const value *v, bool *two_stage) {
+    *two_stage = strcmp(v->text, "two-stage") == 0;
+    if (*two_stage || strcmp(v->text, "full") == 0) return CLI_OK;
+    return cli_usage(v->command, "--head %s: full or two-stage expected", v->text);
+}
+
 static int parse_toggle(const value *v, rg_toggle *out) {
     static const char *const words[] = {"auto", "on", "off"};
     int choice = 0;
@@ -448,6 +455,8 @@ static bool set_memory(const flag *f, const value *v, cli_options *o, int *rc) {
         *rc = parse_toggle(v, &o->direct);
     } else if (is(f, "split")) {
         *rc = parse_toggle(v, &o->split);
+    } else if (is(f, "head")) {
+        *rc = parse_head(v, &o->two_stage_head);
     } else if (is(f, "lookahead")) {
         *rc = parse_lookahead(v, &o->lookahead);
     } else if (is(f, "io-depth")) {

@@ -123,6 +123,7 @@ rg_engine_options cli_engine_options(const cli_options *opt) {
                                .no_mtp = opt->no_mtp,
                                .draft_model_path = opt->draft_model,
                                .mtp_stream_norm = opt->mtp_stream_norm,
+                               .two_stage_head = opt->two_stage_head,
                                .plan_mtp = uses_mtp(opt),
                                .plan_draft_max = draft_max(opt),
                                .ram_bytes = opt->ram,

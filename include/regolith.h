@@ -102,6 +102,11 @@ typedef struct rg_engine_options {
     bool gpu_check;
     const char *gpu_cache_path;
 
+    /* A 3-bit copy of the output matrix finds the few tokens that can be the best, exact rows
+     * decide (greedy picks without penalties; the full product where that is not enough). The
+     * tokens stay the same. Not on a GPU. */
+    bool two_stage_head;
+
     /* Memory. ram_bytes is the whole budget: trunk, state, scratch and experts stay below it; 0 =
      * what is free. Experts that do not fit stream from the drive through an arena. arena_bytes or
      * arena_experts ask for an arena of that size; then experts stream even if all would fit. */

@@ -110,6 +110,7 @@ def numbers():
         '--kernels': ['fast', ''],
         '--kv': ['q8', ''],
         '--backend': ['abacus'],
+        '--head': ['half', ''],
     }
     for flag, values in bad.items():
         for value in values:
@@ -236,6 +237,21 @@ def outputs(folder):
     b = works('run', '-m', MODEL, '--raw', '-p', 'the', '-n', '20', '--seed', '4', '--chunk', '1',
               '--threads', '2').stdout
     check(a == b, 'the seed decides alone', (a, b))
+
+
+def heads():
+    greedy = ['run', '-m', DEMO, '--raw', '-p', 'The wind', '-n', '60', '--temp', '0',
+              '--ignore-eos', '--print-ids']
+    full = works(*greedy).stdout
+    check(len(full.split()) == 60, 'a greedy text', full)
+    check(works(*greedy, '--head', 'two-stage').stdout == full, 'two-stage head: the same ids')
+    drawn = greedy[:8] + ['--temp', '0.9'] + greedy[10:]
+    check(works(*drawn, '--head', 'two-stage').stdout == works(*drawn).stdout,
+          'two-stage head: drawn tokens see all logits')
+    table = works('plan', '-m', DEMO, '--ram', '1G', '--head', 'two-stage').stdout.decode()
+    check(re.search(r'^  head +[0-9.]+ MiB', table, re.M), 'the copy is in the plan', table)
+    check('  head ' not in works('plan', '-m', DEMO, '--ram', '1G').stdout.decode(), 'only then')
+    fails(1, ['run', '-m', MODEL, '--raw', '-p', 'x', '--head', 'two-stage'], ['two-stage', '64'])
 
 
 def closed_outputs(folder):
@@ -451,9 +467,9 @@ def main():
         folder = Path(name)
         for step, args in ((usage, ()), (numbers, ()), (model_files, (folder,)),
                            (id_files, (folder,)), (prompts, (folder,)), (outputs, (folder,)),
-                           (closed_outputs, (folder,)), (tokenizing, (folder,)), (inspecting, ()),
-                           (perplexity, (folder,)), (dumps, (folder,)), (interrupts, (folder,)),
-                           (progress, (folder,))):
+                           (heads, ()), (closed_outputs, (folder,)), (tokenizing, (folder,)),
+                           (inspecting, ()), (perplexity, (folder,)), (dumps, (folder,)),
+                           (interrupts, (folder,)), (progress, (folder,))):
             start = time.monotonic()
             step(*args)
             print(f'{step.__name__}: {time.monotonic() - start:.1f} s', flush=True)

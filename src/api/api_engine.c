@@ -43,6 +43,7 @@ static rg_code plan_with(rg_plan *plan, const rg_model *m, const rg_engine_optio
                                  .kv = opt->kv,
                                  .mtp = opt->plan_mtp && m->hp.n_mtp,
                                  .draft_max = opt->plan_draft_max,
+                                 .two_stage_head = opt->two_stage_head && !opt->gpu,
                                  .n_threads = opt->n_threads ? opt->n_threads : rg_cpu_count(),
                                  .pack = pack};
     return rg_plan_make(plan, m, &req, st);
@@ -174,6 +175,7 @@ static rg_code open_core(rg_engine *e, const rg_engine_options *opt, rg_status *
                                       .gpu_validate = opt->gpu_check,
                                       .gpu_cache_path = opt->gpu_cache_path,
                                       .mtp_stream_norm = opt->mtp_stream_norm,
+                                      .two_stage_head = opt->two_stage_head,
                                       .trace_path = opt->trace_path,
                                       .profile_path = find_profile(opt, beside, sizeof beside),
                                       .profile_found = !opt->profile_path,

@@ -1,4 +1,5 @@
 /* The generation loop: pick, accept, show, evaluate. */
+#include <math.h>
 #include <string.h>
 
 #include "api/api.h"
@@ -138,11 +139,22 @@ static rg_code step(generation *g, rg_status *st) {
     return choose(g, s->logits, rg_seq_length(s->seq), &id, st);
 }
 
+/* Whether a pick looks at the best logit alone. */
+static bool best_only(const rg_generate_options *opt) {
+    const rg_sampling_params *p = &opt->sampling;
+    const bool plain = p->repeat_penalty >= 1.0f && p->repeat_penalty <= 1.0f &&
+                       fabsf(p->presence_penalty) <= 0.0f && fabsf(p->frequency_penalty) <= 0.0f;
+    return p->temperature <= 0.0f && !p->n_logit_bias && !opt->on_logits &&
+           (plain || p->penalty_last_n == 0);
+}
+
 static rg_code run(generation *g, rg_status *st) {
     RG_TRY(create_parts(g, st));
     rg_code rc = RG_OK;
+    rg_core_want_best_only(g->s->engine->core, best_only(g->opt));
     while (!g->ended && rc == RG_OK)
         rc = step(g, st);
+    rg_core_want_best_only(g->s->engine->core, false);
     if (rc != RG_OK && rc != RG_CANCELED) return rc;
     if (rc == RG_CANCELED) end(g, RG_FINISH_CANCELED);
     RG_TRY(rg_utf8_finish(&g->utf8, &g->s->text, st));

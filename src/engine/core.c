@@ -65,11 +65,15 @@ rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const rg_model *model
                                  sizeof *core->expert_uses, st);
     if (!core->expert_uses) RG_GO(RG_NOMEM);
     RG_GO(rg_weights_load(core, st));
+    rg_hc_link(core);
     RG_GO(make_scratch(core, st));
     RG_GO(rg_ple_open(core, st));
     if (opt->gpu) RG_GO(rg_gpu_core_create(core, st));
     if (opt->arena_bytes) RG_GO(rg_experts_open(core, st));
     RG_GO(rg_experts_start(core, st));
+    if (opt->two_stage_head && !core->gpu) {
+        RG_GO(rg_two_stage_create(&core->two_stage, core, &core->w.output, st));
+    }
     if (opt->lock_memory && !core->gpu)
         RG_GO(rg_mem_lock(core->w.memory, core->w.memory_bytes, st));
     *out = core;
@@ -85,6 +89,7 @@ void rg_core_destroy(rg_core *core) {
     rg_gpu_core_destroy(core->gpu);
     rg_ple_reader_destroy(core->ple);
     rg_pool_destroy(core->pool);
+    rg_two_stage_destroy(core->two_stage);
     rg_weights_unload(&core->w);
     rg_mem_unmap(core->scratch_memory, core->scratch_bytes);
     rg_timing_destroy(core->timing);
@@ -94,6 +99,14 @@ void rg_core_destroy(rg_core *core) {
     rg_importance_destroy(core->importance);
     rg_free(core->mats);
     rg_free(core);
+}
+
+void rg_core_want_best_only(rg_core *core, bool best_only) {
+    core->best_only = best_only;
+}
+
+rg_two_stage *rg_core_two_stage(const rg_core *core) {
+    return core->two_stage;
 }
 
 int rg_core_threads(const rg_core *core) {
@@ -261,6 +274,7 @@ rg_code rg_window_run(const rg_window *win, const rg_eval_call *call, rg_status 
     rg_core *core = win->core;
     if (core->gpu) return rg_gpu_window_run(win, call, st);
     rg_window rows = *win;
+    core->due = (rg_due){0}; /* of a window that broke off */
     rg_timing_window(core->timing);
     RG_TRY(rg_ple_request(win, st));
     const uint64_t begin = rg_now_ns();
@@ -284,6 +298,7 @@ rg_code rg_window_run(const rg_window *win, const rg_eval_call *call, rg_status 
         RG_TRY(rc);
         if (i + 1 < core->hp->n_layer) show_progress(win, call, i + 1);
     }
+    rg_hc_settle(core);
     for (uint32_t i = 0; i < win->n_seg; i++)
         win->segs[i].seq->n_owed = 0;
     for (uint32_t i = 0; i < win->n_seg; i++) {
@@ -305,7 +320,12 @@ rg_code rg_core_head(rg_core *core, const rg_hc_weights *hc, const rg_mat *outpu
     RG_TRY(rg_hc_read(core, hc, residual, n, hp->n_layer, "final mixer", st));
     rg_timing_part(core->timing, RG_PART_HEAD);
     rg_input in;
-    rg_input_set(&in, core->s.u, n, hp->n_embd, &core->s.act);
+    rg_input_mixed(core, &in, n);
+    if (core->two_stage && core->best_only && n == 1 && output == &core->w.output &&
+        !core->importance) {
+        const rg_act act = rg_input_as(core, &in, output->type);
+        if (rg_two_stage_run(core->two_stage, core, core->s.u, &act, core->s.logits)) return RG_OK;
+    }
     rg_core_mul(core, &in, &(rg_product){output, core->s.logits}, 1);
     const uint64_t begin = rg_timing_begin(core->timing);
     for (size_t i = 0; i < (size_t)n * hp->n_vocab; i++) {

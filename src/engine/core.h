@@ -12,6 +12,7 @@
 typedef struct rg_hc_weights {
     const float *norm;       /* [H*E] */
     rg_mat down, up, inject; /* inject.data NULL for a final mixer */
+    uint32_t forms;          /* bits 1 << rg_act_form: what the next products take the rows as */
 } rg_hc_weights;
 
 typedef struct rg_gdn_weights {
@@ -107,13 +108,13 @@ typedef struct rg_scratch {
     float *rope;     /* [T][n_rot] cos then sin */
     float *ple_in;   /* [T][ple heads * row] */
     /* Live through one half layer. */
-    float *normed; /* [T][H*E] */
-    float *mix;    /* [T][H*E] gates; PLE keys */
-    float *low;    /* [T][rank] */
-    float *u;      /* [T][E] mixed input */
-    float *inject; /* [T][H] */
-    float *y;      /* [T][E] output of the half layer */
-    rg_act_buffer act, act_hidden;
+    float *normed;                             /* [T][H*E] */
+    float *mix;                                /* [T][H*E] gates; PLE keys */
+    float *low;                                /* [T][rank] */
+    float *u;                                  /* [T][E] mixed input */
+    float *inject;                             /* [T][H] */
+    float *y;                                  /* [T][E] output of the half layer */
+    rg_act_buffer act, act_hidden, act_shared; /* [T][widest], [T*n_used][n_ff], [T][n_ff_shared] */
     /* Gated delta net. */
     float *qkv, *conv;           /* [T][channels] */
     float *z, *gdn_o;            /* [T][Hv*D] */
@@ -161,12 +162,16 @@ typedef struct rg_scratch {
 /* Scratch of windows wider than this is given back to the system behind a prefill. */
 #define RG_SCRATCH_KEPT_ROWS 16u
 
+#define RG_DECODE_ROWS 8u /* windows of up to this many rows are decode windows */
+
 typedef struct rg_thread_scratch {
     void *mul;   /* rg_mul_scratch_bytes */
     float *attn; /* RG_ATTENTION_TMP */
     float *row;  /* [max(head sizes) * heads] small temporaries */
     float
         *state; /* [D*D + D] a delta net head's state for rows that may be taken back, an output */
+    float *low; /* [RG_DECODE_ROWS][rank] a thread's own copy, and as codes */
+    rg_act_buffer low_act;
 } rg_thread_scratch;
 
 typedef struct rg_scratch_shape {
@@ -181,7 +186,6 @@ size_t rg_scratch_layout(const rg_scratch_shape *shape, rg_scratch *s, rg_thread
                          uint8_t *base);
 
 #define RG_GUESSES_MAX 16u /* ranks guessed in a decode window */
-#define RG_DECODE_ROWS 8u  /* windows of up to this many rows are decode windows */
 
 /* 8-bit copies of the layers' routers, to guess the next layer's experts with. */
 typedef struct rg_ahead {
@@ -195,6 +199,13 @@ typedef struct rg_ahead {
 typedef struct rg_gpu_core rg_gpu_core; /* engine/gpu_core.h */
 typedef struct rg_gpu_seq rg_gpu_seq;
 
+/* A write that the residual still lacks: the next read does it on its way (RG_FUSE_WRITE). */
+typedef struct rg_due {
+    float *residual; /* [T][H*E]; NULL: none */
+    uint32_t T;
+    bool combine; /* y is not there yet, but the experts' outputs that it is made of */
+} rg_due;
+
 struct rg_core {
     rg_gpu_core *gpu;      /* NULL: the CPU computes */
     const rg_gguf *gguf;   /* borrowed */
@@ -207,6 +218,10 @@ struct rg_core {
     rg_weights w;
     double *inv_freq; /* [n_rot / 2] */
     rg_scratch s;
+    rg_two_stage *two_stage; /* NULL: the full product always */
+    bool best_only;          /* rg_core_want_best_only */
+    rg_due due;
+    uint32_t u_forms; /* bits 1 << rg_act_form: codes of s.u that s.act holds */
     rg_thread_scratch threads[RG_POOL_THREADS_MAX];
     void *scratch_memory;
     size_t scratch_bytes;
@@ -349,6 +364,17 @@ typedef struct rg_product {
     float *y; /* [T][w->n_out] */
 } rg_product;
 
+/* The mixed input s.u behind a read: what that read left as codes is not quantised again. */
+void rg_input_mixed(rg_core *core, rg_input *in, uint32_t T);
+/* One row of n values in the forms of a mask, row `row` of the buffer. Values [from, from + count)
+ * of the row; from and count are multiples of the forms' spans. */
+void rg_quantize_part(const rg_core *core, uint32_t forms, const float *x, const rg_act_buffer *b,
+                      size_t row, size_t n, size_t from, uint32_t count);
+/* Values under one scale of a form; 1 of floats. */
+uint32_t rg_act_span(rg_act_form form);
+/* The forms of a mask whose spans divide n. */
+uint32_t rg_forms_that_fit(uint32_t forms, uint32_t n);
+
 #define RG_PRODUCTS_MAX 8u
 /* y = w x for several matrices over the same rows, in one parallel phase. */
 void rg_core_mul(rg_core *core, rg_input *in, const rg_product *products, uint32_t n);
@@ -359,8 +385,25 @@ void rg_core_mul(rg_core *core, rg_input *in, const rg_product *products, uint32
  * `layer` and `where` when a value is not finite. */
 rg_code rg_hc_read(rg_core *core, const rg_hc_weights *w, const float *residual, uint32_t T,
                    uint32_t layer, const char *where, rg_status *st);
-/* residual_s += inject_s * y. */
+/* residual_s += inject_s * y, now or with the next read. */
 void rg_hc_write(rg_core *core, float *residual, uint32_t T);
+/* Does the write that is due: before anyone but rg_hc_read looks at the residual. */
+void rg_hc_settle(rg_core *core);
+/* Which forms follow each read; once, behind the loading. */
+void rg_hc_link(rg_core *core);
+
+/* Whether a step runs in its fused form. Taps and statistics want the parts. */
+static inline bool rg_fused(const rg_core *core, uint32_t step) {
+    return !(core->opt.unfused & step) && !core->tap.see && !core->importance;
+}
+
+/* Fused forms (hc_fused.c): the write that is due with the norm of `residual`, whose codes are left
+ * in s.act for `in`; everything behind the down product. */
+void rg_hc_enter(rg_core *core, const rg_hc_weights *w, const float *residual, uint32_t T,
+                 rg_input *in, atomic_bool *broken);
+void rg_hc_mix_fused(rg_core *core, const rg_hc_weights *w, uint32_t T);
+/* Inject weights of rows [begin, end) from what their product gave, in place (layer_hc.c). */
+void rg_hc_inject(rg_core *core, uint32_t begin, uint32_t end);
 
 /* Nanoseconds since the last lap of this window; starts the next. */
 static inline uint64_t rg_core_lap(rg_core *core) {
@@ -376,6 +419,8 @@ rg_code rg_layer_attn(const rg_window *win, const rg_attn_weights *w, uint32_t k
 /* Pairs sorted by expert, rows ascending within one, from s.expert_ids; how many are in use. */
 uint32_t rg_moe_group(rg_core *core, uint32_t T);
 rg_code rg_layer_moe(const rg_window *win, const rg_moe_weights *w, uint32_t layer, rg_status *st);
+/* y = the experts' outputs of row t in the order of the router, then the shared expert. */
+void rg_moe_combine_row(const rg_core *core, size_t t, float *y);
 
 /* What the n-gram table of a model asks of its reader; false without a table. */
 bool rg_ple_describe(rg_ple_reader_options *out, const rg_model *m, uint32_t chunk);

@@ -17,6 +17,7 @@
 #include "engine/draft.h"
 #include "engine/drafter.h"
 #include "engine/dump.h"
+#include "engine/head_two_stage.h"
 #include "engine/importance.h"
 #include "engine/moce.h"
 #include "engine/plan.h"
@@ -36,8 +37,22 @@
 /* Something in progress: `done` of `total` bytes or tokens. Called on the thread of the caller. */
 typedef void rg_core_progress(void *user, const char *what, uint64_t done, uint64_t total);
 
+/* Steps of a layer that run as one phase of the compute threads; the parts they are made of stay
+ * beside them. Both give the same bits: the flags in rg_core_options.unfused are for tests and
+ * measurements. */
+enum {
+    RG_FUSE_NORM = 1u << 0,    /* hyper-connection norm, and its rows as codes */
+    RG_FUSE_MIX = 1u << 1,     /* low rank, up product, gates, mix, and the mixed rows as codes */
+    RG_FUSE_WRITE = 1u << 2,   /* combination, write, and the norm of the next read */
+    RG_FUSE_GDN = 1u << 3,     /* convolution, delta rule, gate and codes of a key head */
+    RG_FUSE_ATTN = 1u << 4,    /* query norm and rotation, attention, gate and codes */
+    RG_FUSE_EXPERTS = 1u << 5, /* gate, up, activation, codes; the shared expert with the others */
+    RG_FUSE_ALL = (1u << 6) - 1
+};
+
 typedef struct rg_core_options {
-    int n_threads; /* 0 = physical cores */
+    uint32_t unfused; /* RG_FUSE_... that run part by part */
+    int n_threads;    /* 0 = physical cores */
     rg_cpu_level level;
     rg_kernel_set kernels;
     uint32_t chunk; /* rows of a window at most; 0 = RG_CHUNK_DEFAULT */
@@ -56,6 +71,8 @@ typedef struct rg_core_options {
     bool gpu_validate;
     bool gpu_stamps; /* time every kernel of windows whose experts are all in memory */
     const char *gpu_cache_path;
+    /* Heads that only the best token is wanted of go through head_two_stage.h. Not on a GPU. */
+    bool two_stage_head;
     uint64_t ple_cache_bytes; /* of the n-gram rows' cache; 0 = RG_PLE_CACHE_DEFAULT */
     bool ple_resident;        /* load the n-gram table */
     bool mtp_stream_norm; /* the draft block's hidden norm: one mean a stream, not one over all */
@@ -76,6 +93,12 @@ typedef struct rg_core_options {
 RG_MUST_CHECK rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const rg_model *model,
                                      const rg_core_options *opt, rg_status *st);
 void rg_core_destroy(rg_core *core);
+
+/* From here on the sink of a window of one row gets logits of which only the best, the lowest id
+ * among equals, is right: others may be -INFINITY. Only a core with a two-stage head does so. */
+void rg_core_want_best_only(rg_core *core, bool best_only);
+/* NULL without one. */
+rg_two_stage *rg_core_two_stage(const rg_core *core);
 
 int rg_core_threads(const rg_core *core);
 const char *rg_core_gpu_name(const rg_core *core); /* "" = the CPU computes */

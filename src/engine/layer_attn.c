@@ -16,6 +16,8 @@ typedef struct attn_job {
     uint32_t first_block; /* of the finished blocks to make */
     uint32_t piece_heads; /* query heads of one task at most, all on one key head */
     uint32_t n_piece;     /* tasks of a row */
+    bool fused;           /* a piece prepares its queries and makes codes of its outputs */
+    uint32_t forms;       /* bits 1 << rg_act_form of those */
     atomic_bool *broken;  /* the index met a value that is not finite: the selection hides it */
 } attn_job;
 
@@ -45,6 +47,19 @@ static void look_at(const attn_job *job, const float *x, uint32_t n) {
     if (!isfinite(sum)) atomic_store_explicit(job->broken, true, memory_order_relaxed);
 }
 
+/* Norm and rotation of query heads [h, h + n) of a row. */
+static void prepare_queries(const attn_job *job, size_t row, uint32_t h, uint32_t n) {
+    const rg_core *core = job->core;
+    const rg_hparams *hp = core->hp;
+    const uint32_t D = hp->head_dim;
+    const float *cs = core->s.rope + row * hp->n_rot;
+    for (size_t i = row * hp->n_head + h; i < row * hp->n_head + h + n; i++) {
+        core->ops->rms_norm(core->s.qg + i * 2 * D, job->w->q_norm, core->s.q + i * D, D,
+                            hp->rms_eps);
+        core->ops->rope(core->s.q + i * D, cs, hp->n_rot);
+    }
+}
+
 /* Norm, rotation and caching of one row's queries and keys. */
 static void prepare_rows(void *arg, size_t begin, size_t end, int thread) {
     const attn_job *job = arg;
@@ -58,12 +73,7 @@ static void prepare_rows(void *arg, size_t begin, size_t end, int thread) {
     for (size_t t = begin; t < end; t++) {
         const size_t row = job->seg->row0 + t, pos = job->seg->pos0 + t;
         const float *cs = core->s.rope + row * hp->n_rot;
-        for (uint32_t h = 0; h < hp->n_head; h++) {
-            float *q = core->s.q + (row * hp->n_head + h) * D;
-            const float *from = core->s.qg + (row * hp->n_head + h) * 2 * D;
-            ops->rms_norm(from, job->w->q_norm, q, D, hp->rms_eps);
-            ops->rope(q, cs, hp->n_rot);
-        }
+        if (!job->fused) prepare_queries(job, row, 0, hp->n_head);
         for (uint32_t h = 0; h < hp->n_head_kv; h++) {
             float *k = core->s.k + row * n_kv + (size_t)h * D;
             ops->rms_norm(k, job->w->k_norm, k, D, hp->rms_eps);
@@ -177,6 +187,7 @@ static void attend(void *arg, size_t begin, size_t end, int thread) {
         const rg_cache_view v = {cache_at(job, job->kv->v, kv_head), f16, stride};
         const size_t at = row * hp->n_head + h;
         float *o = core->s.attn_o + at * D;
+        if (job->fused) prepare_queries(job, row, h, n);
         core->ops->attention(core->s.q + at * D, n, &k, &v, D, scale,
                              core->s.run_first + row * core->s.run_cap,
                              core->s.run_count + row * core->s.run_cap, core->s.n_run[row], o,
@@ -185,6 +196,9 @@ static void attend(void *arg, size_t begin, size_t end, int thread) {
             const float *gate = core->s.qg + (at + j) * 2 * D + D;
             core->ops->sigmoid_mul(o + (size_t)j * D, gate, o + (size_t)j * D, D);
         }
+        const size_t all = (size_t)hp->n_head * D;
+        rg_quantize_part(core, job->forms, core->s.attn_o + row * all, &core->s.act, row, all,
+                         (size_t)h * D, n * D);
     }
 }
 
@@ -200,6 +214,12 @@ static void cut_heads(attn_job *job) {
     if (pieces > group) pieces = group;
     job->piece_heads = (group + pieces - 1) / pieces;
     job->n_piece = (group + job->piece_heads - 1) / job->piece_heads * hp->n_head_kv;
+}
+
+/* Where no row chooses, the runs need no other row's keys. */
+static void prepare_and_select(void *arg, size_t begin, size_t end, int thread) {
+    prepare_rows(arg, begin, end, thread);
+    select_rows(arg, begin, end, thread);
 }
 
 /* Every row reads the keys and values it may see, once for each head of the cache. */
@@ -221,14 +241,16 @@ static void expect_attention(const attn_job *job) {
 
 static void attend_segment(attn_job *job) {
     rg_core *core = job->core;
-    rg_core_run(core, RG_KERNEL_PREPARE, job->seg->n, 1, prepare_rows, job);
+    const bool plain = job->fused && !selects(job);
+    rg_core_run(core, RG_KERNEL_PREPARE, job->seg->n, 1, plain ? prepare_and_select : prepare_rows,
+                job);
     if (job->w->ratio) {
         const uint32_t ratio = job->w->ratio;
         job->first_block = job->seg->pos0 / ratio;
         const uint32_t last = (job->seg->pos0 + job->seg->n) / ratio;
         rg_core_run(core, RG_KERNEL_BLOCK_KEYS, last - job->first_block, 1, block_keys, job);
     }
-    rg_core_run(core, RG_KERNEL_SELECT, job->seg->n, 1, select_rows, job);
+    if (!plain) rg_core_run(core, RG_KERNEL_SELECT, job->seg->n, 1, select_rows, job);
     cut_heads(job);
     expect_attention(job);
     rg_core_run(core, RG_KERNEL_ATTEND, (size_t)job->seg->n * job->n_piece, 1, attend, job);
@@ -250,11 +272,16 @@ rg_code rg_layer_attn(const rg_window *win, const rg_attn_weights *w, uint32_t k
     if (indexed) products[n++] = (rg_product){&w->idx_q, s->idx_q};
     rg_timing_part(core->timing, RG_PART_ATTENTION);
     rg_input in;
-    rg_input_set(&in, s->u, win->T, hp->n_embd, &s->act);
+    rg_input_mixed(core, &in, win->T);
     rg_core_mul(core, &in, products, n);
     atomic_bool broken = false;
+    const bool fused = rg_fused(core, RG_FUSE_ATTN);
+    const uint32_t form = 1u << rg_act_form_of(w->out.type, core->opt.kernels);
+    const uint32_t forms = fused ? rg_forms_that_fit(form, hp->head_dim) : 0;
     for (uint32_t i = 0; i < win->n_seg; i++) {
         attn_job job = {.core = core,
+                        .fused = fused,
+                        .forms = forms,
                         .w = w,
                         .seg = &win->segs[i],
                         .broken = &broken,
@@ -266,6 +293,8 @@ rg_code rg_layer_attn(const rg_window *win, const rg_attn_weights *w, uint32_t k
         return rg_fail(st, RG_FORMAT, "the block scores of layer %u are not finite", kv_layer);
     }
     rg_input_set(&in, s->attn_o, win->T, hp->n_head * hp->head_dim, &s->act);
+    for (int f = RG_ACT_Q32; f <= RG_ACT_Q256; f++)
+        in.ready[f] = (forms >> f & 1u) != 0;
     rg_core_mul(core, &in, &(rg_product){&w->out, s->y}, 1);
     return RG_OK;
 }

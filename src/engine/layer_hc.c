@@ -1,7 +1,14 @@
-/* Hyper-connections: the read (norm, gate, mix, inject weights) and the write (spec 4.1). */
+/* Hyper-connections: the read (norm, gate, mix, inject weights) and the write (spec 4.1), part by
+ * part; hc_fused.c has the same in fewer phases.
+ */
 #include <math.h>
 
 #include "engine/core.h"
+
+/* Up matrices to which the fused mix is confined: it goes through the rows of all streams in turn.
+ * From a cache that costs nothing; from memory, which likes one order, a matrix of 3.5 MB lost 0.5
+ * % of a window of one row and 1 % of one of four (bench/results.tsv). */
+#define MIX_FUSED_BYTES ((size_t)1 << 20)
 
 typedef struct hc_job {
     rg_core *core;
@@ -24,23 +31,27 @@ static void norm_rows(void *arg, size_t begin, size_t end, int thread) {
     }
 }
 
+void rg_hc_inject(rg_core *core, uint32_t begin, uint32_t end) {
+    const uint32_t H = core->hp->n_hc, n = (end - begin) * H;
+    float *inject = core->s.inject + (size_t)begin * H;
+    /* w = 2 sigma(x / H) */
+    for (uint32_t i = 0; i < n; i++)
+        inject[i] /= (float)H;
+    core->ops->sigmoid(inject, inject, n);
+    for (uint32_t i = 0; i < n; i++)
+        inject[i] *= 2.0f;
+}
+
 static void low_rows(void *arg, size_t begin, size_t end, int thread) {
     const hc_job *job = arg;
-    const rg_core *core = job->core;
-    const uint32_t rank = core->hp->n_hc_rank, H = core->hp->n_hc;
+    rg_core *core = job->core;
+    const uint32_t rank = core->hp->n_hc_rank;
     (void)thread;
     for (size_t t = begin; t < end; t++) {
         float *low = core->s.low + t * rank;
-        core->ops->silu_div(low, low, rank, (float)H);
-        if (!job->w->inject.data) continue;
-        /* w = 2 sigma(x / H) */
-        float *inject = core->s.inject + t * H;
-        for (uint32_t s = 0; s < H; s++)
-            inject[s] /= (float)H;
-        core->ops->sigmoid(inject, inject, H);
-        for (uint32_t s = 0; s < H; s++)
-            inject[s] *= 2.0f;
+        core->ops->silu_div(low, low, rank, (float)core->hp->n_hc);
     }
+    if (job->w->inject.data) rg_hc_inject(core, (uint32_t)begin, (uint32_t)end);
 }
 
 static void mix_rows(void *arg, size_t begin, size_t end, int thread) {
@@ -49,9 +60,22 @@ static void mix_rows(void *arg, size_t begin, size_t end, int thread) {
     const uint32_t E = core->hp->n_embd, H = core->hp->n_hc;
     (void)thread;
     for (size_t t = begin; t < end; t++) {
-        core->ops->hc_mix(core->s.mix + t * H * E, core->s.normed + t * H * E, core->s.u + t * E, H,
-                          E);
+        core->ops->hc_mix(core->s.mix + t * H * E, E, core->s.normed + t * H * E, E,
+                          core->s.u + t * E, H, E);
     }
+}
+
+/* From the low rank rows to the mixed ones. */
+static void mix_in_parts(hc_job *job, uint32_t T) {
+    rg_core *core = job->core;
+    rg_scratch *s = &core->s;
+    rg_input in;
+    rg_core_run(core, RG_KERNEL_ACTIVATE, T, 1, low_rows, job);
+    rg_input_set(&in, s->low, T, core->hp->n_hc_rank, &s->act);
+    rg_core_mul(core, &in, &(rg_product){&job->w->up, s->mix}, 1);
+    rg_timing_expect(core->timing, RG_KERNEL_MIX, RG_TIMING_NO_TYPE,
+                     2 * sizeof(float) * T * core->hp->n_hc * core->hp->n_embd, 0);
+    rg_core_run(core, RG_KERNEL_MIX, T, 1, mix_rows, job);
 }
 
 rg_code rg_hc_read(rg_core *core, const rg_hc_weights *w, const float *residual, uint32_t T,
@@ -61,24 +85,30 @@ rg_code rg_hc_read(rg_core *core, const rg_hc_weights *w, const float *residual,
     atomic_bool broken = false;
     rg_timing_part(core->timing, RG_PART_HC);
     hc_job job = {.core = core, .w = w, .residual = residual, .broken = &broken};
-    const uint64_t wide = (uint64_t)T * hp->n_hc * hp->n_embd * sizeof(float);
-    rg_timing_expect(core->timing, RG_KERNEL_NORM, RG_TIMING_NO_TYPE, 2 * wide, 0);
-    rg_core_run(core, RG_KERNEL_NORM, (size_t)T * hp->n_hc, 1, norm_rows, &job);
+    rg_input in;
+    rg_input_set(&in, s->normed, T, hp->n_hc * hp->n_embd, &s->act);
+    core->u_forms = 0;
+    if (rg_fused(core, RG_FUSE_NORM)) {
+        rg_hc_enter(core, w, residual, T, &in, &broken);
+    } else {
+        const uint64_t wide = (uint64_t)T * hp->n_hc * hp->n_embd * sizeof(float);
+        rg_hc_settle(core);
+        rg_timing_expect(core->timing, RG_KERNEL_NORM, RG_TIMING_NO_TYPE, 2 * wide, 0);
+        rg_core_run(core, RG_KERNEL_NORM, (size_t)T * hp->n_hc, 1, norm_rows, &job);
+    }
     if (atomic_load_explicit(&broken, memory_order_relaxed)) {
         return rg_fail(st, RG_FORMAT,
                        "values that are not finite reach layer %u (%s): the weights before it are "
                        "damaged",
                        layer, where);
     }
-    rg_input in;
-    rg_input_set(&in, s->normed, T, hp->n_hc * hp->n_embd, &s->act);
     const rg_product first[2] = {{&w->down, s->low}, {&w->inject, s->inject}};
     rg_core_mul(core, &in, first, w->inject.data ? 2 : 1);
-    rg_core_run(core, RG_KERNEL_ACTIVATE, T, 1, low_rows, &job);
-    rg_input_set(&in, s->low, T, hp->n_hc_rank, &s->act);
-    rg_core_mul(core, &in, &(rg_product){&w->up, s->mix}, 1);
-    rg_timing_expect(core->timing, RG_KERNEL_MIX, RG_TIMING_NO_TYPE, 2 * wide, 0);
-    rg_core_run(core, RG_KERNEL_MIX, T, 1, mix_rows, &job);
+    if (rg_fused(core, RG_FUSE_MIX) && (size_t)w->up.n_out * w->up.row_bytes <= MIX_FUSED_BYTES) {
+        rg_hc_mix_fused(core, w, T);
+    } else {
+        mix_in_parts(&job, T);
+    }
     return RG_OK;
 }
 
@@ -94,6 +124,12 @@ static void write_rows(void *arg, size_t begin, size_t end, int thread) {
 
 void rg_hc_write(rg_core *core, float *residual, uint32_t T) {
     hc_job job = {.core = core, .target = residual};
+    if (rg_fused(core, RG_FUSE_WRITE)) {
+        core->due.residual = residual;
+        core->due.T = T;
+        return;
+    }
+    RG_ASSERT(!core->due.combine);
     rg_timing_part(core->timing, RG_PART_HC);
     rg_timing_expect(core->timing, RG_KERNEL_WRITE, RG_TIMING_NO_TYPE,
                      2 * sizeof(float) * T * core->hp->n_hc * core->hp->n_embd, 0);

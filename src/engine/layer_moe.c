@@ -17,7 +17,11 @@ typedef struct moe_job {
     rg_act u; /* rows of the mixed input in the form of gate and up */
     rg_act u_up;
     rg_act hidden;      /* pairs, in the form of down */
+    uint32_t rows;      /* output rows of a task */
     uint32_t blocks;    /* tasks of an expert */
+    uint32_t n_batch;   /* experts computed together; in the down product the shared one follows */
+    uint32_t forms;     /* bits 1 << rg_act_form: codes that the task makes of its hidden rows */
+    bool shared_due;    /* the shared expert is computed with the next experts */
     atomic_bool broken; /* a router value is not finite */
 } moe_job;
 
@@ -95,6 +99,30 @@ static rg_mat with_data(const rg_expert_mat *m, const uint8_t *data) {
     return mat;
 }
 
+/* Activation of the shared expert's row t and its gate; with codes where they are due. */
+static void shared_row(const moe_job *job, size_t t) {
+    const rg_core *core = job->core;
+    const rg_scratch *s = &core->s;
+    const uint32_t n = core->hp->n_ff_shared;
+    float *h = s->shared_hidden + t * n;
+    core->ops->silu_mul(h, s->shared_up + t * n, h, n);
+    core->ops->sigmoid(s->shared_sigma + t, s->shared_sigma + t, 1);
+    if (!job->shared_due) return;
+    const rg_act_form form = rg_act_form_of(job->w->shared_down.type, core->opt.kernels);
+    rg_quantize_part(core, 1u << form, h, &s->act_shared, t, n, 0, n);
+}
+
+static void shared_rows(void *arg, size_t begin, size_t end, int thread) {
+    (void)thread;
+    for (size_t t = begin; t < end; t++)
+        shared_row(arg, t);
+}
+
+/* Whether the shared expert's rows are few enough to go with the first task of the experts. */
+static bool shared_rides(const moe_job *job) {
+    return job->shared_due && job->n_batch && job->T <= RG_DECODE_ROWS;
+}
+
 /* Gate, up and activation of some rows of one expert, for all its pairs. */
 static void hidden_tasks(void *arg, size_t begin, size_t end, int thread) {
     const moe_job *job = arg;
@@ -102,10 +130,14 @@ static void hidden_tasks(void *arg, size_t begin, size_t end, int thread) {
     rg_scratch *s = &core->s;
     const uint32_t n_ff = job->w->n_ff;
     void *tmp = core->threads[thread].mul;
+    if (begin == 0 && shared_rides(job)) {
+        shared_rows(arg, 0, job->T, thread);
+        rg_timing_lap(core->timing, thread, 2);
+    }
     for (size_t i = begin; i < end; i++) {
         const rg_expert_bytes *e = &s->batch[i / job->blocks];
-        const uint32_t r0 = (uint32_t)(i % job->blocks) * ROW_BLOCK;
-        const uint32_t r1 = r0 + ROW_BLOCK < n_ff ? r0 + ROW_BLOCK : n_ff;
+        const uint32_t r0 = (uint32_t)(i % job->blocks) * job->rows;
+        const uint32_t r1 = r0 + job->rows < n_ff ? r0 + job->rows : n_ff;
         uint32_t first = 0;
         const uint32_t n = pairs_of(s, e->expert, &first);
         const rg_mat gate = with_data(&job->w->gate, e->gate);
@@ -117,8 +149,10 @@ static void hidden_tasks(void *arg, size_t begin, size_t end, int thread) {
                        n_ff, tmp);
         rg_timing_lap(core->timing, thread, 1);
         for (uint32_t j = 0; j < n; j++) {
-            const size_t at = (size_t)s->pair_slot[first + j] * n_ff + r0;
-            core->ops->silu_mul(s->gate + at, s->up + at, s->gate + at, r1 - r0);
+            const size_t slot = s->pair_slot[first + j];
+            float *h = s->gate + slot * n_ff;
+            core->ops->silu_mul(h + r0, s->up + slot * n_ff + r0, h + r0, r1 - r0);
+            rg_quantize_part(core, job->forms, h, &s->act_hidden, slot, n_ff, r0, r1 - r0);
         }
         rg_timing_lap(core->timing, thread, 2);
     }
@@ -128,19 +162,33 @@ static void hidden_tasks(void *arg, size_t begin, size_t end, int thread) {
 static void quantize_tasks(void *arg, size_t begin, size_t end, int thread) {
     const moe_job *job = arg;
     const rg_scratch *s = &job->core->s;
-    const rg_act_form form = job->hidden.form;
-    const size_t n_ff = job->w->n_ff, span = form == RG_ACT_Q256 ? 256 : 32;
-    const rg_act_buffer *b = &s->act_hidden;
+    const size_t n_ff = job->w->n_ff;
     (void)thread;
     for (size_t i = begin; i < end; i++) {
         uint32_t first = 0;
         const uint32_t n = pairs_of(s, s->batch[i].expert, &first);
         for (uint32_t j = 0; j < n; j++) {
-            const size_t at = s->pair_slot[first + j] * n_ff;
-            job->core->ops->quantize(form, s->gate + at, job->w->n_ff, b->codes[form] + at,
-                                     b->scales[form] + at / span, b->sums[form] + at / 16);
+            const size_t slot = s->pair_slot[first + j];
+            rg_quantize_part(job->core, 1u << job->hidden.form, s->gate + slot * n_ff,
+                             &s->act_hidden, slot, n_ff, 0, job->w->n_ff);
         }
     }
+}
+
+/* Rows [r0, r1) of the shared expert's down product. */
+static void shared_down(const moe_job *job, uint32_t r0, uint32_t r1, void *tmp) {
+    const rg_core *core = job->core;
+    const rg_scratch *s = &core->s;
+    const rg_mat *w = &job->w->shared_down;
+    const rg_act_buffer *b = &s->act_shared;
+    const rg_act_form form = rg_act_form_of(w->type, core->opt.kernels);
+    rg_act act = {.form = form, .n_in = core->hp->n_ff_shared, .f32 = s->shared_hidden};
+    if (form != RG_ACT_F32) {
+        act.codes = b->codes[form];
+        act.scales = b->scales[form];
+        act.sums = b->sums[form];
+    }
+    core->ops->mul(w, r0, r1, &act, NULL, NULL, job->T, s->shared_out, core->hp->n_embd, tmp);
 }
 
 static void down_tasks(void *arg, size_t begin, size_t end, int thread) {
@@ -150,8 +198,14 @@ static void down_tasks(void *arg, size_t begin, size_t end, int thread) {
     const uint32_t E = core->hp->n_embd;
     for (size_t i = begin; i < end; i++) {
         const rg_expert_bytes *e = &s->batch[i / job->blocks];
-        const uint32_t r0 = (uint32_t)(i % job->blocks) * ROW_BLOCK;
-        const uint32_t r1 = r0 + ROW_BLOCK < E ? r0 + ROW_BLOCK : E;
+        const uint32_t r0 = (uint32_t)(i % job->blocks) * job->rows;
+        const uint32_t r1 = r0 + job->rows < E ? r0 + job->rows : E;
+        if (i / job->blocks == job->n_batch) {
+            rg_timing_lap(core->timing, thread, 0);
+            shared_down(job, r0, r1, core->threads[thread].mul);
+            rg_timing_lap(core->timing, thread, 1);
+            continue;
+        }
         uint32_t first = 0;
         const uint32_t n = pairs_of(s, e->expert, &first);
         const rg_mat down = with_data(&job->w->down, e->down);
@@ -189,6 +243,11 @@ static void see_batch(const moe_job *job, uint32_t n) {
     }
 }
 
+static void cut_tasks(moe_job *job, uint32_t n_out, uint32_t rows) {
+    job->rows = rows;
+    job->blocks = (n_out + rows - 1) / rows;
+}
+
 /* What the timing is told of the n experts of s->batch. */
 static uint32_t batch_pairs(const moe_job *job, uint32_t n) {
     uint32_t pairs = 0, first = 0;
@@ -210,22 +269,35 @@ static void expect_hidden(const moe_job *job, uint32_t n) {
 
 static void expect_down(const moe_job *job, uint32_t n) {
     if (!job->core->timing) return;
+    const rg_mat *shared = &job->w->shared_down;
     rg_timing_expect_products(job->core->timing, &job->w->down.mat, n, batch_pairs(job, n),
                               job->hidden.form);
+    if (!job->shared_due) return;
+    rg_timing_expect_products(job->core->timing, shared, 1, job->T,
+                              rg_act_form_of(shared->type, job->core->opt.kernels));
 }
 
-/* Computes the n experts of s->batch, whose bytes are at hand, for all their pairs. */
+/* Computes the n experts of s->batch, whose bytes are at hand, for all their pairs; and the shared
+ * one when it is due. */
 static void run_batch(moe_job *job, uint32_t n) {
     rg_core *core = job->core;
-    if (!n) return;
-    job->blocks = (job->w->n_ff + ROW_BLOCK - 1) / ROW_BLOCK;
+    if (!n && !job->shared_due) return;
+    const rg_act_form form = job->hidden.form;
+    job->n_batch = n;
+    job->forms = rg_fused(core, RG_FUSE_EXPERTS) ? 1u << form : 0;
+    cut_tasks(job, job->w->n_ff, job->forms && form == RG_ACT_Q256 ? 256 : ROW_BLOCK);
+    if (job->shared_due && !shared_rides(job)) {
+        rg_core_run(core, RG_KERNEL_ACTIVATE, job->T, 1, shared_rows, job);
+    }
     expect_hidden(job, n);
     rg_core_run(core, RG_KERNEL_PRODUCT, (size_t)n * job->blocks, 1, hidden_tasks, job);
-    if (job->hidden.form != RG_ACT_F32)
+    if (!job->forms && form != RG_ACT_F32)
         rg_core_run(core, RG_KERNEL_QUANTIZE, n, 1, quantize_tasks, job);
-    job->blocks = (core->hp->n_embd + ROW_BLOCK - 1) / ROW_BLOCK;
+    cut_tasks(job, core->hp->n_embd, ROW_BLOCK);
     expect_down(job, n);
-    rg_core_run(core, RG_KERNEL_PRODUCT, (size_t)n * job->blocks, 1, down_tasks, job);
+    const size_t parts = n + (job->shared_due ? 1u : 0u);
+    rg_core_run(core, RG_KERNEL_PRODUCT, parts * job->blocks, 1, down_tasks, job);
+    job->shared_due = false;
     if (core->importance) see_batch(job, n);
 }
 
@@ -298,18 +370,6 @@ static rg_code run_waves(moe_job *job, const rg_turn *turn, rg_status *st) {
 
 /* ---- shared expert and combination ---------------------------------------------------------- */
 
-static void shared_rows(void *arg, size_t begin, size_t end, int thread) {
-    const moe_job *job = arg;
-    rg_scratch *s = &job->core->s;
-    const uint32_t n = job->core->hp->n_ff_shared;
-    (void)thread;
-    for (size_t t = begin; t < end; t++) {
-        float *h = s->shared_hidden + t * n;
-        job->core->ops->silu_mul(h, s->shared_up + t * n, h, n);
-        job->core->ops->sigmoid(s->shared_sigma + t, s->shared_sigma + t, 1);
-    }
-}
-
 /* Products of the mixed input with everything but the experts: shared expert, the router unless it
  * has been applied, and the next layer's router to guess with. */
 static void run_shared(moe_job *job, rg_input *u, const rg_mat *router, const rg_mat *next) {
@@ -327,26 +387,28 @@ static void run_shared(moe_job *job, rg_input *u, const rg_mat *router, const rg
 static void finish_shared(moe_job *job) {
     rg_core *core = job->core;
     rg_scratch *s = &core->s;
+    job->shared_due = rg_fused(core, RG_FUSE_EXPERTS);
+    if (job->shared_due) return;
     rg_core_run(core, RG_KERNEL_ACTIVATE, job->T, 1, shared_rows, job);
     rg_input hidden;
     rg_input_set(&hidden, s->shared_hidden, job->T, core->hp->n_ff_shared, &s->act_hidden);
     rg_core_mul(core, &hidden, &(rg_product){&job->w->shared_down, s->shared_out}, 1);
 }
 
-static void combine_rows(void *arg, size_t begin, size_t end, int thread) {
-    const moe_job *job = arg;
-    rg_core *core = job->core;
+void rg_moe_combine_row(const rg_core *core, size_t t, float *y) {
     const rg_scratch *s = &core->s;
     const uint32_t E = core->hp->n_embd, K = core->hp->n_expert_used;
+    memset(y, 0, E * sizeof *y);
+    for (uint32_t k = 0; k < K; k++)
+        core->ops->axpy(s->expert_w[t * K + k], s->expert_out + (t * K + k) * E, y, E);
+    core->ops->axpy(s->shared_sigma[t], s->shared_out + t * E, y, E);
+}
+
+static void combine_rows(void *arg, size_t begin, size_t end, int thread) {
+    const rg_core *core = ((const moe_job *)arg)->core;
     (void)thread;
-    for (size_t t = begin; t < end; t++) {
-        float *y = s->y + t * E;
-        memset(y, 0, E * sizeof *y);
-        for (uint32_t k = 0; k < K; k++) {
-            core->ops->axpy(s->expert_w[t * K + k], s->expert_out + (t * K + k) * E, y, E);
-        }
-        core->ops->axpy(s->shared_sigma[t], s->shared_out + t * E, y, E);
-    }
+    for (size_t t = begin; t < end; t++)
+        rg_moe_combine_row(core, t, core->s.y + t * core->hp->n_embd);
 }
 
 /* ---- taps ----------------------------------------------------------------------------------- */
@@ -462,12 +524,15 @@ rg_code rg_layer_moe(const rg_window *win, const rg_moe_weights *w, uint32_t lay
                    .T = win->T};
     rg_timing_part(core->timing, RG_PART_ROUTER);
     rg_input u;
-    rg_input_set(&u, core->s.u, win->T, core->hp->n_embd, &core->s.act);
+    rg_input_mixed(core, &u, win->T);
     RG_TRY(core->stream ? run_streamed(&job, win, &u, st) : run_resident(&job, win, &u, st));
-    rg_timing_expect(
-        core->timing, RG_KERNEL_COMBINE, RG_TIMING_NO_TYPE,
-        (uint64_t)win->T * (core->hp->n_expert_used + 2) * core->hp->n_embd * sizeof(float), 0);
-    rg_core_run(core, RG_KERNEL_COMBINE, win->T, 1, combine_rows, &job);
+    core->due.combine = rg_fused(core, RG_FUSE_WRITE);
+    if (!core->due.combine) {
+        rg_timing_expect(
+            core->timing, RG_KERNEL_COMBINE, RG_TIMING_NO_TYPE,
+            (uint64_t)win->T * (core->hp->n_expert_used + 2) * core->hp->n_embd * sizeof(float), 0);
+        rg_core_run(core, RG_KERNEL_COMBINE, win->T, 1, combine_rows, &job);
+    }
     job.times->phase2_ns += rg_core_lap(core);
     return rg_tapped(core) ? tap_outputs(win, w, layer, st) : RG_OK;
 }

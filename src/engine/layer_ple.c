@@ -217,6 +217,7 @@ static void keep_history(const ple_job *job) {
 
 rg_code rg_layer_ple(const rg_window *win, uint32_t layer, rg_status *st) {
     rg_core *core = win->core;
+    rg_hc_settle(core);
     RG_TRY(rg_ple_join(win, st));
     rg_scratch *s = &core->s;
     const rg_hparams *hp = core->hp;

@@ -108,6 +108,7 @@ static rg_code block(const rg_window *win, rg_status *st) {
     RG_TRY(rg_hc_read(core, &w->hc_ffn, residual, win->T, layer, "draft experts", st));
     RG_TRY(rg_layer_moe(win, &w->moe, layer, st));
     rg_hc_write(core, residual, win->T);
+    rg_hc_settle(core);
     return RG_OK;
 }
 
@@ -122,6 +123,7 @@ rg_code rg_mtp_run(rg_core *core, const rg_mtp_feed *feeds, uint32_t n_feed, rg_
     }
     if (!win.T) return RG_OK;
     RG_ASSERT(win.T <= core->chunk);
+    core->due = (rg_due){0};
     atomic_bool broken = false;
     mtp_job job = {.feeds = feeds, .win = &win, .broken = &broken};
     rg_timing_part(core->timing, RG_PART_DRAFT);

@@ -113,6 +113,7 @@ static rg_code measure(rg_plan *p, const rg_model *m, const rg_plan_request *req
     p->host_bytes = req->host_bytes;
     p->io_bytes = IO_BYTES;
     p->ahead_bytes = rg_ahead_bytes(m);
+    p->head_bytes = req->two_stage_head ? rg_two_stage_bytes(m) : 0;
     p->slot_bytes = layout.slot_bytes_max;
     p->arena_min_bytes = rg_stream_min_bytes(&layout, m->hp.n_expert_used);
     p->n_item = m->hp.n_expert * (m->hp.n_layer + m->hp.n_mtp);
@@ -128,7 +129,7 @@ static rg_code refuse(const rg_plan *p, uint64_t need, rg_status *st) {
         p->automatic ? "free memory" : "a budget", (unsigned long long)(p->budget_bytes >> 20),
         (unsigned long long)(p->trunk_bytes >> 20), (unsigned long long)(p->state_bytes >> 20),
         (unsigned long long)(p->scratch_bytes >> 20),
-        (unsigned long long)((p->host_bytes + p->io_bytes + p->ahead_bytes) >> 20),
+        (unsigned long long)((p->host_bytes + p->io_bytes + p->ahead_bytes + p->head_bytes) >> 20),
         (unsigned long long)(p->ngram_bytes >> 20),
         (unsigned long long)((p->arena_min_bytes + ((1u << 20) - 1)) >> 20),
         (unsigned long long)((need + ((1u << 20) - 1)) >> 20));
@@ -161,8 +162,8 @@ rg_code rg_plan_make(rg_plan *p, const rg_model *m, const rg_plan_request *req, 
         p->budget_bytes = avail > margin ? avail - margin : 0;
     }
     choose_ngram(p, m);
-    const uint64_t fixed =
-        p->trunk_bytes + p->state_bytes + p->host_bytes + p->io_bytes + p->ahead_bytes;
+    const uint64_t fixed = p->trunk_bytes + p->state_bytes + p->host_bytes + p->io_bytes +
+                           p->ahead_bytes + p->head_bytes;
     const uint64_t asked = asked_arena(p, req);
     p->chunk = req->chunk;
     if (!p->chunk && !asked) choose_chunk(p, m, req, fixed);
@@ -212,6 +213,9 @@ rg_code rg_plan_print(const rg_plan *p, rg_buf *out, rg_status *st) {
     RG_TRY(line(out, "host", p->host_bytes + p->io_bytes, "vocabulary, metadata, threads", st));
     if (p->ahead_bytes) {
         RG_TRY(line(out, "look-ahead", p->ahead_bytes, "8-bit copies of the routers", st));
+    }
+    if (p->head_bytes) {
+        RG_TRY(line(out, "head", p->head_bytes, "3-bit copy of the output matrix", st));
     }
     if (p->ngram_bytes) {
         if (p->ngram_resident) {

@@ -21,6 +21,7 @@ typedef struct rg_plan_request {
     uint64_t snapshot_bytes; /* kept for states of earlier lengths */
     rg_kv_type kv;
     uint32_t draft_max;
+    bool two_stage_head;
     bool mtp;
     int n_threads;
     const rg_pack *pack; /* what experts would stream from; NULL: the model file */
@@ -36,6 +37,7 @@ typedef struct rg_plan {
     uint64_t seq_bytes; /* of one sequence; state_bytes is all of them and the snapshots */
     uint64_t trunk_bytes, state_bytes, scratch_bytes, host_bytes, io_bytes;
     uint64_t ahead_bytes;       /* of what the next layer's experts are guessed with */
+    uint64_t head_bytes;        /* of the two-stage head's copy of the output matrix */
     uint64_t ngram_bytes;       /* of the n-gram table's rows in memory; 0 without a table */
     uint64_t ngram_cache_bytes; /* of their cache, as asked for */
     uint64_t ngram_table_bytes;

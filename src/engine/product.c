@@ -9,26 +9,48 @@ void rg_input_set(rg_input *in, const float *x, uint32_t T, uint32_t n_in, rg_ac
     *in = (rg_input){.x = x, .T = T, .n_in = n_in, .buffer = buffer};
 }
 
+void rg_input_mixed(rg_core *core, rg_input *in, uint32_t T) {
+    *in = (rg_input){.x = core->s.u, .T = T, .n_in = core->hp->n_embd, .buffer = &core->s.act};
+    for (int form = 0; form < RG_ACT_FORMS; form++)
+        in->ready[form] = (core->u_forms >> form & 1u) != 0;
+}
+
+uint32_t rg_act_span(rg_act_form form) {
+    return form == RG_ACT_Q256 ? 256 : form == RG_ACT_Q32 ? 32 : 1;
+}
+
+uint32_t rg_forms_that_fit(uint32_t forms, uint32_t n) {
+    uint32_t fit = 0;
+    for (int form = RG_ACT_Q32; form <= RG_ACT_Q256; form++) {
+        if (n % rg_act_span((rg_act_form)form) == 0) fit |= forms & 1u << form;
+    }
+    return fit;
+}
+
+void rg_quantize_part(const rg_core *core, uint32_t forms, const float *x, const rg_act_buffer *b,
+                      size_t row, size_t n, size_t from, uint32_t count) {
+    for (int form = RG_ACT_Q32; form <= RG_ACT_Q256; form++) {
+        const size_t span = rg_act_span((rg_act_form)form);
+        if (!(forms >> form & 1u)) continue;
+        core->ops->quantize((rg_act_form)form, x + from, count, b->codes[form] + row * n + from,
+                            b->scales[form] + (row * n + from) / span,
+                            b->sums[form] + (row * n + from) / 16);
+    }
+}
+
 typedef struct quantize_job {
     const rg_core *core;
     const rg_input *in;
     rg_act_form form;
 } quantize_job;
 
-static uint32_t form_span(rg_act_form form) {
-    return form == RG_ACT_Q256 ? 256 : 32;
-}
-
 static void quantize_rows(void *arg, size_t begin, size_t end, int thread) {
     const quantize_job *job = arg;
     const rg_input *in = job->in;
-    const size_t n = in->n_in;
-    const rg_act_buffer *b = in->buffer;
     (void)thread;
     for (size_t t = begin; t < end; t++) {
-        job->core->ops->quantize(job->form, in->x + t * n, in->n_in, b->codes[job->form] + t * n,
-                                 b->scales[job->form] + t * (n / form_span(job->form)),
-                                 b->sums[job->form] + t * (n / 16));
+        rg_quantize_part(job->core, 1u << job->form, in->x + t * in->n_in, in->buffer, t, in->n_in,
+                         0, in->n_in);
     }
 }
 

@@ -96,6 +96,7 @@ static void place_moe(rg_layout *p, rg_scratch *s, const rg_model *m, size_t T) 
     s->shared_out = floats(p, T * hp->n_embd);
     s->shared_sigma = floats(p, T);
     act_buffer(p, &s->act_hidden, max_size(pairs * n_ff, T * hp->n_ff_shared));
+    act_buffer(p, &s->act_shared, T * hp->n_ff_shared);
 }
 
 static void place_threads(rg_layout *p, rg_thread_scratch *threads, const rg_scratch_shape *shape) {
@@ -111,6 +112,8 @@ static void place_threads(rg_layout *p, rg_thread_scratch *threads, const rg_scr
         threads[i].mul = rg_layout_take(p, rg_mul_scratch_bytes((uint32_t)n_in), 1);
         threads[i].attn = floats(p, RG_ATTENTION_TMP(d));
         threads[i].row = floats(p, 2 * n_in);
+        threads[i].low = floats(p, (size_t)RG_DECODE_ROWS * hp->n_hc_rank);
+        act_buffer(p, &threads[i].low_act, (size_t)RG_DECODE_ROWS * hp->n_hc_rank);
         threads[i].state = floats(p, (size_t)(hp->ssm_head_dim + 1) * hp->ssm_head_dim);
     }
 }

@@ -104,8 +104,10 @@ typedef struct rg_ops {
     void (*gdn_decay)(const float *x, const float *dt, const float *a, float *decay, uint32_t n);
 
     /* Hyper-connection mix: u[i] = (sum over s ascending of sigmoid(gate[s][i]) * n[s][i]) / S, the
-     * first term a product, each further one fused. gate, n: [S][E]. */
-    void (*hc_mix)(const float *gate, const float *n, float *u, uint32_t n_hc, uint32_t n_embd);
+     * first term a product, each further one fused, for `count` columns. Streams are `gate_stride`
+     * and `n_stride` floats apart. */
+    void (*hc_mix)(const float *gate, size_t gate_stride, const float *n, size_t n_stride, float *u,
+                   uint32_t n_hc, uint32_t count);
     /* y[i] = fma(w, x[i], y[i]). */
     void (*axpy)(float w, const float *x, float *y, uint32_t n);
     /* y[i] += x[i]. */

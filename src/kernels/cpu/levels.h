@@ -42,7 +42,8 @@ void RG_OP(silu_mul)(const float *g, const float *u, float *y, uint32_t n);
 void RG_OP(sigmoid_mul)(const float *x, const float *g, float *y, uint32_t n);
 void RG_OP(sigmoid)(const float *x, float *y, uint32_t n);
 void RG_OP(gdn_decay)(const float *x, const float *dt, const float *a, float *decay, uint32_t n);
-void RG_OP(hc_mix)(const float *gate, const float *n, float *u, uint32_t n_hc, uint32_t n_embd);
+void RG_OP(hc_mix)(const float *gate, size_t gate_stride, const float *n, size_t n_stride, float *u,
+                   uint32_t n_hc, uint32_t count);
 void RG_OP(axpy)(float w, const float *x, float *y, uint32_t n);
 void RG_OP(add)(const float *x, float *y, uint32_t n);
 void RG_OP(route_weights)(const float *logits, const uint32_t *ids, uint32_t k, float scale,

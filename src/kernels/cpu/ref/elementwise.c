@@ -48,17 +48,18 @@ void RG_OP(gdn_decay)(const float *x, const float *dt, const float *a, float *de
         decay[i] = rg_expf(a[i] * rg_softplusf(x[i] + dt[i]));
 }
 
-void RG_OP(hc_mix)(const float *gate, const float *n, float *u, uint32_t n_hc, uint32_t n_embd) {
-    for (uint32_t i = 0; i < n_embd; i++)
+void RG_OP(hc_mix)(const float *gate, size_t gate_stride, const float *n, size_t n_stride, float *u,
+                   uint32_t n_hc, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++)
         u[i] = rg_sigmoidf(gate[i]) * n[i];
     for (uint32_t s = 1; s < n_hc; s++) {
-        const float *restrict g = gate + (size_t)s * n_embd;
-        const float *restrict v = n + (size_t)s * n_embd;
-        for (uint32_t i = 0; i < n_embd; i++)
+        const float *restrict g = gate + s * gate_stride;
+        const float *restrict v = n + s * n_stride;
+        for (uint32_t i = 0; i < count; i++)
             u[i] = fmaf(rg_sigmoidf(g[i]), v[i], u[i]);
     }
     const float div = (float)n_hc;
-    for (uint32_t i = 0; i < n_embd; i++)
+    for (uint32_t i = 0; i < count; i++)
         u[i] /= div;
 }
 
