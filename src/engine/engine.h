@@ -36,6 +36,18 @@
 /* Something in progress: `done` of `total` bytes or tokens. Called on the thread of the caller. */
 typedef void rg_core_progress(void *user, const char *what, uint64_t done, uint64_t total);
 
+/* Ops of windows of few rows that the GPU computes in one kernel instead of some. */
+enum {
+    RG_GPU_FUSE_WRITE_NORM = 1, /* write of a half layer or of the experts, norm of the next */
+    RG_GPU_FUSE_UP_MIX = 2,     /* codes, up product and mix of a hyper-connection */
+    RG_GPU_FUSE_CODES = 4,      /* codes of short rows inside the product that reads them */
+    RG_GPU_FUSE_DELTA = 8,      /* convolution, norms, delta rule, gated norm */
+    RG_GPU_FUSE_ATTENTION = 16, /* codes of the output of attention */
+    RG_GPU_FUSE_SHARED = 32,    /* gate and up of the shared expert */
+    RG_GPU_UNROLL = 64,         /* loops over rows of weights written out */
+    RG_GPU_FUSE_ALL = 127
+};
+
 typedef struct rg_core_options {
     int n_threads; /* 0 = physical cores */
     rg_cpu_level level;
@@ -56,6 +68,8 @@ typedef struct rg_core_options {
     bool gpu_validate;
     bool gpu_stamps; /* time every kernel of windows whose experts are all in memory */
     const char *gpu_cache_path;
+    uint32_t gpu_unfused;   /* RG_GPU_FUSE_* that are left out: same bits, for tests and timing */
+    uint32_t gpu_slot_rows; /* rows of an expert that a lane takes: 1, 2, 4; 0: a choice */
     uint64_t ple_cache_bytes; /* of the n-gram rows' cache; 0 = RG_PLE_CACHE_DEFAULT */
     bool ple_resident;        /* load the n-gram table */
     bool mtp_stream_norm; /* the draft block's hidden norm: one mean a stream, not one over all */

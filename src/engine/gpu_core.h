@@ -11,6 +11,7 @@
 #define RG_ENGINE_GPU_CORE_H
 
 #include "engine/core.h"
+#include "kernels/gpu/gpu_ops.h"
 
 /* What the host writes for the device, at fixed places of one buffer. */
 typedef struct rg_gpu_shared {
@@ -109,6 +110,7 @@ typedef struct rg_gpu_rec {
     rg_core *core;
     const rg_window *win;
     rg_gpu_list *list;
+    rg_gpu_owed owed; /* what the residual of the window has yet to get */
 } rg_gpu_rec;
 
 static inline rg_gpu_ptr rg_at(const void *device) {
@@ -127,24 +129,26 @@ static inline uint32_t rg_gpu_code(uint32_t layer, rg_gpu_place_code place) {
     return layer * RG_GPU_PLACES + (uint32_t)place;
 }
 
-void rg_gpu_rec_embed(const rg_gpu_rec *r);
-void rg_gpu_rec_hc_read(const rg_gpu_rec *r, const rg_hc_weights *w, const float *residual,
-                        uint32_t rows, uint32_t code);
+void rg_gpu_rec_embed(rg_gpu_rec *r);
+void rg_gpu_rec_hc_read(rg_gpu_rec *r, const rg_hc_weights *w, const float *residual, uint32_t rows,
+                        uint32_t code);
 /* The half layer before the experts, its write included. */
-void rg_gpu_rec_mixer(const rg_gpu_rec *r, uint32_t layer);
-void rg_gpu_rec_ple(const rg_gpu_rec *r, uint32_t layer);
+void rg_gpu_rec_mixer(rg_gpu_rec *r, uint32_t layer);
+void rg_gpu_rec_ple(rg_gpu_rec *r, uint32_t layer);
 /* Router; with `choose` also the choice of experts on the device. */
-void rg_gpu_rec_router(const rg_gpu_rec *r, uint32_t layer, bool choose);
+void rg_gpu_rec_router(rg_gpu_rec *r, uint32_t layer, bool choose);
 /* The shared expert (the device may do it while others go on). */
-void rg_gpu_rec_shared(const rg_gpu_rec *r, uint32_t layer, const rg_mat *next_router);
+void rg_gpu_rec_shared(rg_gpu_rec *r, uint32_t layer, const rg_mat *next_router);
 /* All of a layer's experts, in memory and chosen by the device: what depends on the same input goes
  * side by side. */
-void rg_gpu_rec_moe(const rg_gpu_rec *r, uint32_t layer);
+void rg_gpu_rec_moe(rg_gpu_rec *r, uint32_t layer);
 /* The experts that the host listed for a phase. */
-void rg_gpu_rec_phase(const rg_gpu_rec *r, uint32_t layer, uint32_t phase);
-void rg_gpu_rec_combine(const rg_gpu_rec *r, uint32_t layer);
-void rg_gpu_rec_head(const rg_gpu_rec *r, uint32_t row, uint32_t rows);
+void rg_gpu_rec_phase(rg_gpu_rec *r, uint32_t layer, uint32_t phase);
+void rg_gpu_rec_combine(rg_gpu_rec *r, uint32_t layer);
+void rg_gpu_rec_head(rg_gpu_rec *r, uint32_t row, uint32_t rows);
 
+/* Workgroups that a slot's hidden rows (k = 0) or output rows (k = 1) take. */
+uint32_t rg_gpu_expert_groups(const rg_core *core, uint32_t layer, uint32_t k);
 /* Columns of a tile of expert products for a window of T rows. */
 uint32_t rg_gpu_tile_side(const rg_core *core, uint32_t T);
 

@@ -102,13 +102,13 @@ static rg_code check_flag(const run *w, rg_status *st) {
                    layer, place == RG_GPU_BEFORE_EXPERTS ? "experts" : "mixer");
 }
 
-static void record_begin(const run *w, const rg_gpu_rec *r) {
+static void record_begin(const run *w, rg_gpu_rec *r) {
     rg_gpu_fill(r->list, &w->g->scratch, rg_at(w->g->flag) - w->g->scratch.address, 4, UINT32_MAX);
     rg_gpu_rec_embed(r);
 }
 
 /* The last list of a window: logits of a short one, and whether all was finite. */
-static void record_end(const run *w, const rg_gpu_rec *r) {
+static void record_end(const run *w, rg_gpu_rec *r) {
     if (w->win->T <= RG_GPU_ROWS_MAX) rg_gpu_rec_head(r, 0, w->win->T);
     rg_gpu_barrier(r->list); /* the flag */
     rg_gpu_copy(r->list, &w->g->readback, rg_at(w->g->out.flag) - w->g->readback.address,
@@ -279,10 +279,10 @@ static void list_phase(const run *w, uint32_t layer, uint32_t phase, const uint3
         }
         count_slot += slots;
     }
-    const uint32_t rows[2] = {n_ff, hp->n_embd}, values[2] = {hp->n_embd, n_ff};
-    for (size_t k = 0; k < 2; k++) {
+    const uint32_t rows[2] = {n_ff, hp->n_embd};
+    for (uint32_t k = 0; k < 2; k++) {
         grid[3 * k] = tiles ? (rows[k] + RG_GPU_TILE_ROWS - 1) / RG_GPU_TILE_ROWS
-                            : rg_gpu_slot_groups(values[k], rows[k]);
+                            : rg_gpu_expert_groups(core, layer, k);
         grid[3 * k + 1] = tiles ? count_tile : count_slot;
         grid[3 * k + 2] = 1;
     }
@@ -299,7 +299,7 @@ static void tell_expert(const run *w, uint32_t layer, uint32_t expert) {
 /* Runs experts[n], whose bytes are at hand, in a list of their own; `*value` is its end. */
 static rg_code run_phase(const run *w, uint32_t layer, uint32_t phase, const uint32_t *experts,
                          uint32_t n, uint64_t *value, rg_status *st) {
-    const rg_gpu_rec r = rec_of(w, w->g->steps[2 + phase]);
+    rg_gpu_rec r = rec_of(w, w->g->steps[2 + phase]);
     for (uint32_t i = 0; i < n; i++)
         tell_expert(w, layer, experts[i]);
     list_phase(w, layer, phase, experts, n);
@@ -399,7 +399,7 @@ static rg_code run_turn(const run *w, uint32_t layer, uint64_t routed, uint64_t 
 }
 
 /* Router and what the host needs of it. */
-static void record_route(const run *w, const rg_gpu_rec *r, uint32_t layer) {
+static void record_route(const run *w, rg_gpu_rec *r, uint32_t layer) {
     const rg_hparams *hp = w->core->hp;
     rg_gpu_core *g = w->g;
     const size_t T = w->win->T;
@@ -413,7 +413,7 @@ static void record_route(const run *w, const rg_gpu_rec *r, uint32_t layer) {
                 rg_at(g->flag) - g->scratch.address, 4);
 }
 
-static void record_shared(const run *w, const rg_gpu_rec *r, uint32_t layer) {
+static void record_shared(const run *w, rg_gpu_rec *r, uint32_t layer) {
     rg_gpu_core *g = w->g;
     const rg_mat *next = rg_experts_next_router(w->core, layer);
     rg_gpu_rec_shared(r, layer, next);
@@ -431,7 +431,7 @@ static bool any_moce(const run *w) {
 }
 
 /* What follows the experts of a layer, in front of the next one. */
-static void record_after(const run *w, const rg_gpu_rec *r, uint32_t layer) {
+static void record_after(const run *w, rg_gpu_rec *r, uint32_t layer) {
     if (any_moce(w)) rg_gpu_rec_router(r, layer, false); /* weights of the host's choice */
     rg_gpu_rec_combine(r, layer);
 }
@@ -465,7 +465,7 @@ static rg_code run_layer(const run *w, uint32_t layer, rg_status *st) {
 /* Ends the window; also after a failure: what was handed over is done before its lists and slots
  * are used again. */
 static rg_code end_turns(const run *w, bool failed, rg_status *st) {
-    const rg_gpu_rec r = rec_of(w, w->g->whole);
+    rg_gpu_rec r = rec_of(w, w->g->whole);
     const uint64_t last = rg_gpu_next(w->g->gpu);
     w->g->whole_key = 0;
     rg_gpu_list_begin(r.list, false);
@@ -539,7 +539,7 @@ rg_code rg_gpu_head(rg_core *core, uint32_t row, uint32_t n, rg_status *st) {
     if (row + n <= g->n_head_rows) {
         from += (size_t)row * core->hp->n_vocab;
     } else {
-        const rg_gpu_rec r = {.g = g, .core = core, .list = g->head};
+        rg_gpu_rec r = {.g = g, .core = core, .list = g->head};
         rg_gpu_list_begin(g->head, false);
         rg_gpu_rec_head(&r, row, n);
         RG_TRY(rg_gpu_list_end(g->head, st));

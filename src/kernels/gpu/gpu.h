@@ -39,6 +39,7 @@ typedef struct rg_gpu_info {
     uint64_t alloc_bytes;   /* largest single allocation */
     uint32_t subgroup_size; /* the usual one */
     uint32_t shared_bytes;  /* of a workgroup */
+    uint32_t group_threads; /* of a workgroup at most */
     bool dot;               /* multiplies four bytes in one instruction */
     bool matrix;            /* has matrix units for bytes that mul_mat.comp can use */
     double stamp_ns;        /* a tick of the time stamps; 0: none */

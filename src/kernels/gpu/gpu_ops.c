@@ -56,37 +56,51 @@ static uint32_t ceil_div(uint32_t a, uint32_t b) {
     return (a + b - 1) / b;
 }
 
-/* Streams of a row: part of the canonical order of sums, so a function of the row alone. */
-static uint32_t streams_of(uint32_t n_in) {
+/* Streams of a row: part of the canonical order of sums, so a function of the row and of its kind
+ * alone. Rows of floats are few and wait on their loads: more lanes, shorter ways. */
+static uint32_t streams_of(uint32_t n_in, bool floats) {
     const uint32_t eights = ceil_div(n_in, 32 * CLASSES);
+    if (floats) return eights <= 1 ? 1 : eights <= 2 ? 2 : eights <= 4 ? 4 : eights <= 8 ? 8 : 16;
     return eights <= 4 ? 1 : eights <= 12 ? 2 : eights <= 24 ? 4 : 8;
 }
 
 /* Rows of a workgroup of mul_rows when a lane takes `rows`. */
-static uint32_t tile_rows(uint32_t n_in, uint32_t rows) {
-    return ROW_THREADS / (CLASSES * streams_of(n_in)) * rows;
+static uint32_t tile_rows(uint32_t streams, uint32_t rows) {
+    return ROW_THREADS / (CLASSES * streams) * rows;
 }
 
-/* Rows of a lane for slots: of n_in alone, since products of different types share a grid. */
-static uint32_t slot_rows(uint32_t n_in) {
-    return streams_of(n_in) <= 2 ? 2 : 1;
+static uint32_t streams_for(const rg_gpu_product *p, const rg_gpu_product_way *way) {
+    return streams_of(p->n_in, rg_gpu_takes_floats(way->type));
+}
+
+/* Rows of a lane for slots. */
+static uint32_t slot_rows(uint32_t n_in, const rg_gpu_product_way *way) {
+    if (way->group_rows) return way->group_rows;
+    return streams_of(n_in, rg_gpu_takes_floats(way->type)) <= 2 ? 2 : 1;
 }
 
 /* Rows of a lane; changes no bit. */
 static uint32_t lane_rows(const rg_gpu_product *p, const rg_gpu_product_way *way, uint32_t cols) {
     if (way->group_rows) return way->group_rows;
     uint32_t rows = cols == 1 ? 2 : 4;
-    while (rows > 1 && (rows * cols > 16 || p->n_out / tile_rows(p->n_in, rows) < FEW))
+    while (rows > 1 && (rows * cols > 16 || p->n_out / tile_rows(streams_for(p, way), rows) < FEW))
         rows /= 2;
     return rows;
 }
 
+#define UNROLL_MAX 6u /* eights of a stream whose loop is written out */
+
 static rg_gpu_kernel rows_kernel(const rg_gpu_product *p, const rg_gpu_product_way *way,
                                  uint32_t rows, uint32_t cols, bool pair) {
+    const uint32_t streams = streams_for(p, way);
+    const uint32_t share = ceil_div(ceil_div(p->n_in, 32 * CLASSES), streams);
+    const bool coding = way->coding && !rg_gpu_takes_floats(way->type);
+    RG_ASSERT(!coding || p->n_in % 32 == 0);
     return (rg_gpu_kernel){.program = "mul_rows",
-                           .spec = {(uint32_t)way->type, cols, rows, streams_of(p->n_in),
-                                    (uint32_t)way->epilogue, pair, way->fused},
-                           .n_spec = 7};
+                           .spec = {(uint32_t)way->type, cols, rows, streams,
+                                    (uint32_t)way->epilogue, pair, way->fused, p->n_in, coding,
+                                    !way->loop && share <= UNROLL_MAX},
+                           .n_spec = 10};
 }
 
 /* Whether matrix units make the tiles. */
@@ -99,8 +113,14 @@ static rg_gpu_kernel tile_kernel(const rg_gpu_list *list, const rg_gpu_product *
                                  const rg_gpu_product_way *way, uint32_t side, bool pair) {
     return (rg_gpu_kernel){
         .program = by_matrix(list, way) ? "mul_mat" : "mul_tile",
-        .spec = {(uint32_t)way->type, side, (uint32_t)way->epilogue, pair, streams_of(p->n_in)},
+        .spec = {(uint32_t)way->type, side, (uint32_t)way->epilogue, pair, streams_for(p, way)},
         .n_spec = 5};
+}
+
+bool rg_gpu_mul_codes(rg_type type, uint32_t n_in) {
+    /* Shared memory holds eight rows of codes and the table of the type. */
+    return !rg_gpu_takes_floats(type) && n_in % 32 == 0 && n_in <= 1024 && type != RG_TYPE_IQ1_S &&
+           type != RG_TYPE_IQ1_M;
 }
 
 void rg_gpu_mul(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way) {
@@ -110,7 +130,7 @@ void rg_gpu_mul(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product
         const uint32_t cols = p->n <= RG_GPU_ROWS_MAX ? p->n : RG_GPU_ROWS_MAX;
         const uint32_t rows = lane_rows(p, way, cols);
         const rg_gpu_kernel k = rows_kernel(p, way, rows, cols, false);
-        const uint32_t groups = ceil_div(p->n_out, tile_rows(p->n_in, rows));
+        const uint32_t groups = ceil_div(p->n_out, tile_rows(streams_for(p, way), rows));
         rg_gpu_dispatch(list, &k, p, sizeof *p, (rg_gpu_grid){groups, ceil_div(p->n, cols), 1});
         return;
     }
@@ -122,18 +142,19 @@ void rg_gpu_mul(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product
         (rg_gpu_grid){ceil_div(p->n_out, RG_GPU_TILE_ROWS), ceil_div(p->n, 16 * side), 1});
 }
 
-uint32_t rg_gpu_slot_groups(uint32_t n_in, uint32_t n_out) {
-    return ceil_div(n_out, tile_rows(n_in, slot_rows(n_in)));
+uint32_t rg_gpu_slot_groups(uint32_t n_in, uint32_t n_out, const rg_gpu_product_way *way) {
+    const uint32_t streams = streams_of(n_in, rg_gpu_takes_floats(way->type));
+    return ceil_div(n_out, tile_rows(streams, slot_rows(n_in, way)));
 }
 
 void rg_gpu_mul_slots(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way,
                       const rg_gpu_buffer *grid, size_t offset) {
-    const rg_gpu_kernel k = rows_kernel(p, way, slot_rows(p->n_in), 1, true);
+    const rg_gpu_kernel k = rows_kernel(p, way, slot_rows(p->n_in, way), 1, true);
     if (grid) {
         rg_gpu_dispatch_indirect(list, &k, p, sizeof *p, grid, offset);
     } else {
         rg_gpu_dispatch(list, &k, p, sizeof *p,
-                        (rg_gpu_grid){rg_gpu_slot_groups(p->n_in, p->n_out), p->n, 1});
+                        (rg_gpu_grid){rg_gpu_slot_groups(p->n_in, p->n_out, way), p->n, 1});
     }
 }
 
@@ -197,6 +218,29 @@ void rg_gpu_hc_write(rg_gpu_list *list, const rg_gpu_hc_write_args *a, uint32_t 
     run(list, "hc_write", spec, 1, PUSH(a, n_used), (rg_gpu_grid){ceil_div(a->n, 128), rows, 1});
 }
 
+bool rg_gpu_hc_norm_takes(uint32_t n, uint32_t n_used) {
+    return n % 32 == 0 && n <= 4096 && n_used <= 16; /* what a thread holds in registers */
+}
+
+void rg_gpu_hc_norm(rg_gpu_list *list, const rg_gpu_hc_norm_args *a, rg_gpu_owed owed,
+                    uint32_t n_used, uint32_t rows) {
+    const uint32_t spec[] = {(uint32_t)owed, ceil_div(a->n, 1024), n_used};
+    run(list, "hc_norm", spec, 3, PUSH(a, code), (rg_gpu_grid){a->n_hc, rows, 1});
+}
+
+bool rg_gpu_hc_up_takes(rg_type type, uint32_t n, uint32_t n_hc, uint32_t n_in) {
+    const bool floats = rg_gpu_takes_floats(type);
+    return n % 32 == 0 && n_hc <= 8 && n_in <= 1024 && streams_of(n_in, floats) == 1 &&
+           (floats || n_in % 32 == 0);
+}
+
+void rg_gpu_hc_up(rg_gpu_list *list, const rg_gpu_hc_up_args *a, rg_type type, uint32_t n_hc,
+                  uint32_t n_in, uint32_t rows) {
+    const uint32_t spec[] = {(uint32_t)type, rows, n_hc, n_in};
+    RG_ASSERT(rows <= RG_GPU_ROWS_MAX);
+    run(list, "hc_up", spec, 4, PUSH(a, row_bytes), (rg_gpu_grid){a->n / 32, 1, 1});
+}
+
 void rg_gpu_silu_mul(rg_gpu_list *list, const rg_gpu_silu_mul_args *a, uint32_t rows) {
     for (uint32_t first = 0; first < rows; first += GRID_MAX) {
         rg_gpu_silu_mul_args part = *a;
@@ -220,6 +264,17 @@ void rg_gpu_history(rg_gpu_list *list, const rg_gpu_history_args *a) {
 void rg_gpu_gdn(rg_gpu_list *list, const rg_gpu_gdn_args *a) {
     const uint32_t spec[] = {ceil_div(a->D, 4)};
     run(list, "gdn", spec, 1, PUSH(a, rows), (rg_gpu_grid){ceil_div(a->D, 32), a->n_head, 1});
+}
+
+bool rg_gpu_gdn_whole_takes(const rg_gpu_info *info, uint32_t D) {
+    return D % 32 == 0 && D <= 128 && 4 * D <= info->group_threads;
+}
+
+void rg_gpu_gdn_whole(rg_gpu_list *list, const rg_gpu_gdn_whole_args *a, uint32_t D,
+                      uint32_t n_tap) {
+    const uint32_t spec[] = {D / 4, n_tap, D};
+    RG_ASSERT(a->rows <= RG_GPU_ROWS_MAX);
+    run(list, "gdn_whole", spec, 3, PUSH(a, scale), (rg_gpu_grid){a->n_head, 1, 1});
 }
 
 void rg_gpu_prepare(rg_gpu_list *list, const rg_gpu_prepare_args *a, bool f16, uint32_t heads,

@@ -4,6 +4,7 @@
 // S += k d^T; o = S^T q. A workgroup holds 32 columns of one head's state in registers, the keys
 // cut into four quarters that add up ascending.
 #include "common.glsl"
+#include "decay.glsl"
 
 layout(local_size_x = 32, local_size_y = 4) in;
 layout(constant_id = 0) const uint KEYS = 32u; // of a quarter, rounded up
@@ -20,33 +21,6 @@ layout(push_constant, scalar) uniform Push {
 
 shared float q_row[4u * KEYS], k_row[4u * KEYS];
 shared float part[4][32];
-
-float log_own(float x) {
-    uint u = floatBitsToUint(x), shifted = u - 0x3F3504F3u;
-    int e = int(shifted) >> 23;
-    precise float f = uintBitsToFloat((shifted & 0x007FFFFFu) + 0x3F3504F3u) - 1.0;
-    precise float y = fma(6.746559590101242e-2, f, -0.11679643392562866);
-    y = fma(y, f, 0.11890336126089096);
-    y = fma(y, f, -0.12405137717723846);
-    y = fma(y, f, 0.14219222962856293);
-    y = fma(y, f, -0.16668006777763367);
-    y = fma(y, f, 0.20002134144306183);
-    y = fma(y, f, -0.25000008940696716);
-    y = fma(y, f, 0.3333331346511841);
-    precise float z = f * f;
-    precise float r = f * z * y;
-    r = fma(float(e), 1.42860682030941723212e-6, r);
-    r = fma(-0.5, z, r);
-    return fma(float(e), 0.693145751953125, f + r);
-}
-
-float softplus(float x) {
-    precise float t = exp_own(min(x, 20.0));
-    precise float u = 1.0 + t;
-    precise float d = u - 1.0;
-    precise float y = d == 0.0 ? t : log_own(u) * (t / d);
-    return x > 20.0 ? x : y;
-}
 
 float quarters(uint lane) {
     precise float s = part[0][lane] + part[1][lane];
@@ -75,8 +49,7 @@ void main() {
         }
         uint at = t * p.n_head + head;
         float v = live ? p.c.v[row + (2u * p.n_k + head) * p.D + col] : 0.0;
-        precise float g = p.a.v[head] * softplus(p.alpha.v[at] + p.dt.v[head]);
-        float decay = exp_own(g);
+        float decay = decay_of(p.a.v[head], p.alpha.v[at], p.dt.v[head]);
         barrier(); // q and k are there
         precise float m = 0.0;
         for (uint i = 0u; i < KEYS; i++) {

@@ -157,7 +157,7 @@ void main() {
             if (h_mine < n_here) load_weights(h_mine, at_mine, row, g + 8u * h_mine);
             for (uint i = tid; i < n_here * COLS; i += 128u) {
                 uint h = i / COLS, at = i % COLS;
-                load_x(h, at, x_row(slots[min(at, count - 1u)] / p.x_div), g + 8u * h);
+                load_x(h, at, x_row(slots[min(at, count - 1u)] / p.x_div, FLOATS), g + 8u * h);
             }
             barrier();
             for (uint h = 0u; h < n_here; h++)
