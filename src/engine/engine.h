@@ -48,6 +48,14 @@ enum {
     RG_GPU_FUSE_ALL = 127
 };
 
+/* Kernels and windows of every size are built when a sequence is created, not at its first tokens:
+ * on hardware by default (on a software device building takes longer than most runs). */
+typedef enum rg_gpu_prewarm {
+    RG_GPU_PREWARM_AUTO,
+    RG_GPU_PREWARM_ON,
+    RG_GPU_PREWARM_OFF
+} rg_gpu_prewarm;
+
 typedef struct rg_core_options {
     int n_threads; /* 0 = physical cores */
     rg_cpu_level level;
@@ -70,6 +78,7 @@ typedef struct rg_core_options {
     const char *gpu_cache_path;
     uint32_t gpu_unfused;   /* RG_GPU_FUSE_* that are left out: same bits, for tests and timing */
     uint32_t gpu_slot_rows; /* rows of an expert that a lane takes: 1, 2, 4; 0: a choice */
+    rg_gpu_prewarm gpu_prewarm;
     uint64_t ple_cache_bytes; /* of the n-gram rows' cache; 0 = RG_PLE_CACHE_DEFAULT */
     bool ple_resident;        /* load the n-gram table */
     bool mtp_stream_norm; /* the draft block's hidden norm: one mean a stream, not one over all */
@@ -102,6 +111,9 @@ typedef struct rg_core_gpu_time {
     uint64_t ns, count;
 } rg_core_gpu_time;
 uint32_t rg_core_gpu_times(const rg_core *core, rg_core_gpu_time *out, uint32_t cap);
+/* Other RG_GPU_FUSE_* to leave out, rows of an expert for a lane, time stamps or none: from the next
+ * window on. For tests and timing; without a GPU nothing happens. */
+void rg_core_gpu_switch(rg_core *core, uint32_t unfused, uint32_t slot_rows, bool stamps);
 /* Dispatches and barriers of the last window. */
 void rg_core_gpu_counts(const rg_core *core, uint32_t *dispatches, uint32_t *barriers);
 /* Complaints of the validation layers so far; 0 without them. */

@@ -52,6 +52,12 @@ typedef struct rg_gpu_chunk {
     rg_gpu_buffer buffer;
 } rg_gpu_chunk;
 
+/* A window recorded as two lists: before and from the first n-gram rows on. */
+typedef struct rg_gpu_whole {
+    rg_gpu_list *lists[2];
+    uint64_t key; /* what they hold; 0: nothing to be used again */
+} rg_gpu_whole;
+
 #define RG_GPU_PROGRAMS_MAX 128u
 #define RG_GPU_STEPS        5u /* lists of a layer at most */
 
@@ -70,11 +76,13 @@ struct rg_gpu_core {
     rg_gpu_shared at;       /* the same places, device addresses */
     rg_gpu_seen from;       /* host addresses */
     rg_gpu_seen out;        /* device addresses */
-    rg_gpu_list *whole, *head, *zero;
-    rg_gpu_list *steps[RG_GPU_STEPS];
-    uint32_t n_head_rows; /* rows of the last window whose logits are there already */
-    uint64_t whole_key;   /* what `whole` and steps[0] hold; 0 = nothing to be used again */
+    rg_gpu_list *head, *zero;
+    rg_gpu_list *steps[RG_GPU_STEPS], *last; /* of turns */
+    /* Of windows whose experts are all in memory: of 1, 2, ... rows, then of more. */
+    rg_gpu_whole whole[RG_GPU_ROWS_MAX + 1];
+    uint32_t n_head_rows;          /* rows of the last window whose logits are there already */
     uint32_t dispatches, barriers; /* of the last window */
+    uint32_t n_recorded;           /* windows recorded so far */
     rg_core_gpu_time times[RG_GPU_PROGRAMS_MAX];
     uint32_t n_time;
 };
@@ -98,6 +106,11 @@ rg_gpu_ptr rg_gpu_core_at(const rg_gpu_core *g, const void *host);
 
 rg_code rg_gpu_seq_create(rg_seq *seq, rg_status *st);
 void rg_gpu_seq_destroy(rg_seq *seq);
+
+/* Builds kernels and records windows of the sequence as its tokens will want them. */
+rg_code rg_gpu_prewarm_run(rg_seq *seq, rg_status *st);
+/* No recorded window is used again. */
+void rg_gpu_forget(rg_gpu_core *g);
 
 rg_code rg_gpu_window_run(const rg_window *win, const rg_eval_call *call, rg_status *st);
 /* Logits of n residual rows, from `row` on, into the core's s.logits. */

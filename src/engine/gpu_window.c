@@ -67,6 +67,10 @@ static rg_code zero_states(const run *w, rg_status *st) {
     const rg_hparams *hp = w->core->hp;
     const size_t bytes = (size_t)hp->n_v_head * hp->ssm_head_dim * hp->ssm_head_dim * sizeof(float);
     bool any = false;
+    for (uint32_t i = 0; i < w->win->n_seg; i++)
+        any = any || w->win->segs[i].pos0 == 0;
+    if (!any) return RG_OK;
+    any = false;
     rg_gpu_list_begin(w->g->zero, false);
     for (uint32_t i = 0; i < w->win->n_seg; i++) {
         const rg_segment *seg = &w->win->segs[i];
@@ -136,9 +140,15 @@ static uint64_t key_of(const run *w) {
     return seg->seq->gpu->memory.address * 4096 + indexed * 16 + w->win->T;
 }
 
+static rg_gpu_whole *whole_of(const run *w) {
+    const uint32_t T = w->win->T;
+    return &w->g->whole[T <= RG_GPU_ROWS_MAX ? T - 1 : RG_GPU_ROWS_MAX];
+}
+
 static rg_code record_whole(const run *w, rg_status *st) {
-    rg_gpu_rec r = rec_of(w, w->g->steps[0]);
-    w->g->dispatches = w->g->barriers = 0;
+    const rg_gpu_whole *whole = whole_of(w);
+    rg_gpu_rec r = rec_of(w, whole->lists[0]);
+    w->g->n_recorded++;
     rg_gpu_list_begin(r.list, w->core->opt.gpu_stamps);
     record_begin(w, &r);
     bool split = false;
@@ -146,8 +156,7 @@ static rg_code record_whole(const run *w, rg_status *st) {
         if (w->core->w.layers[i].has_ple) {
             if (!split) { /* the rest waits for the rows of the table */
                 RG_TRY(rg_gpu_list_end(r.list, st));
-                count(w, r.list);
-                r.list = w->g->whole;
+                r.list = whole->lists[1];
                 rg_gpu_list_begin(r.list, w->core->opt.gpu_stamps);
                 split = true;
             }
@@ -158,11 +167,10 @@ static rg_code record_whole(const run *w, rg_status *st) {
     }
     if (!split) { /* always two lists */
         RG_TRY(rg_gpu_list_end(r.list, st));
-        r.list = w->g->whole;
+        r.list = whole->lists[1];
         rg_gpu_list_begin(r.list, w->core->opt.gpu_stamps);
     }
     record_end(w, &r);
-    count(w, r.list);
     return rg_gpu_list_end(r.list, st);
 }
 
@@ -189,20 +197,28 @@ static void add_times(const run *w, rg_gpu_list *list) {
     }
 }
 
-static rg_code run_whole(const run *w, rg_status *st) {
+static rg_code have_whole(const run *w, rg_gpu_whole *whole, rg_status *st) {
     const uint64_t key = key_of(w);
-    if (!key || key != w->g->whole_key) {
-        w->g->whole_key = 0;
-        RG_TRY(record_whole(w, st));
-        w->g->whole_key = key;
-    }
+    if (key && key == whole->key) return RG_OK;
+    whole->key = 0;
+    RG_TRY(record_whole(w, st));
+    whole->key = key;
+    return RG_OK;
+}
+
+static rg_code run_whole(const run *w, rg_status *st) {
+    rg_gpu_whole *whole = whole_of(w);
+    RG_TRY(have_whole(w, whole, st));
+    w->g->dispatches = w->g->barriers = 0;
+    count(w, whole->lists[0]);
+    count(w, whole->lists[1]);
     bool ple = false;
     for (uint32_t i = 0; i < w->core->hp->n_layer; i++)
         ple = ple || w->core->w.layers[i].has_ple;
     const uint64_t joined = ple ? rg_gpu_next_host(w->g->gpu) : 0;
     const uint64_t done = rg_gpu_next(w->g->gpu);
-    const rg_gpu_part parts[2] = {{.list = w->g->steps[0]},
-                                  {.list = w->g->whole, .wait_host = joined, .signal = done}};
+    const rg_gpu_part parts[2] = {{.list = whole->lists[0]},
+                                  {.list = whole->lists[1], .wait_host = joined, .signal = done}};
     RG_TRY(rg_gpu_submit(w->g->gpu, parts, 2, st));
     rg_code rc = RG_OK;
     if (ple) {
@@ -212,8 +228,8 @@ static rg_code run_whole(const run *w, rg_status *st) {
     }
     RG_TRY(rg_gpu_wait(w->g->gpu, done, ANSWER_NS, rc == RG_OK ? st : NULL));
     if (w->core->opt.gpu_stamps) {
-        add_times(w, w->g->steps[0]);
-        add_times(w, w->g->whole);
+        add_times(w, whole->lists[0]);
+        add_times(w, whole->lists[1]);
     }
     return rc;
 }
@@ -465,9 +481,8 @@ static rg_code run_layer(const run *w, uint32_t layer, rg_status *st) {
 /* Ends the window; also after a failure: what was handed over is done before its lists and slots
  * are used again. */
 static rg_code end_turns(const run *w, bool failed, rg_status *st) {
-    rg_gpu_rec r = rec_of(w, w->g->whole);
+    rg_gpu_rec r = rec_of(w, w->g->last);
     const uint64_t last = rg_gpu_next(w->g->gpu);
-    w->g->whole_key = 0;
     rg_gpu_list_begin(r.list, false);
     if (!failed) {
         record_after(w, &r, w->core->hp->n_layer - 1);
@@ -494,6 +509,52 @@ static rg_code run_turns(const run *w, rg_status *st) {
     const rg_code end = end_turns(w, rc != RG_OK, &ended);
     if (rc == RG_OK && end != RG_OK) return rg_fail(st, end, "%s", ended.message);
     return rc;
+}
+
+/* ---- ahead of the first token --------------------------------------------------------------- */
+
+/* Records a turn's lists and hands none of them over: that builds their kernels. */
+static rg_code prewarm_turns(const run *w, rg_status *st) {
+    rg_gpu_rec r = rec_of(w, w->g->last);
+    rg_gpu_list_begin(r.list, false);
+    record_begin(w, &r);
+    for (uint32_t i = 0; i < w->core->hp->n_layer; i++) {
+        if (w->core->w.layers[i].has_ple) rg_gpu_rec_ple(&r, i);
+        rg_gpu_rec_mixer(&r, i);
+        rg_gpu_rec_router(&r, i, true);
+        rg_gpu_rec_router(&r, i, false);
+        rg_gpu_rec_shared(&r, i, rg_experts_next_router(w->core, i));
+        rg_gpu_rec_phase(&r, i, 0);
+        rg_gpu_rec_combine(&r, i);
+    }
+    record_end(w, &r);
+    return rg_gpu_list_end(r.list, st);
+}
+
+static rg_code prewarm_rows(rg_seq *seq, uint32_t T, uint32_t pos0, rg_status *st) {
+    rg_core *core = seq->core;
+    const rg_segment seg = {.seq = seq, .n = T, .pos0 = pos0};
+    const rg_window win = {.core = core, .segs = &seg, .n_seg = 1, .T = T};
+    const run w = {.win = &win, .core = core, .g = core->gpu};
+    if (T > core->chunk || T > seq->opt.n_ctx) return RG_OK;
+    if (core->stream || core->trace) return prewarm_turns(&w, st);
+    return have_whole(&w, whole_of(&w), st);
+}
+
+rg_code rg_gpu_prewarm_run(rg_seq *seq, rg_status *st) {
+    const uint64_t begin = rg_now_ns();
+    const uint32_t chunk = seq->core->chunk, n_ctx = seq->opt.n_ctx;
+    const uint32_t wide[] = {16, 32, 64, chunk}; /* sizes of tiles */
+    for (uint32_t i = 0; i < RG_ARRAY_LEN(wide); i++)
+        RG_TRY(prewarm_rows(seq, wide[i], 0, st));
+    for (uint32_t T = 1; T <= RG_GPU_ROWS_MAX && T <= n_ctx; T++) {
+        RG_TRY(prewarm_rows(seq, T, n_ctx - T, st)); /* blocks are selected there */
+        RG_TRY(prewarm_rows(seq, T, 0, st));
+    }
+    if (chunk <= n_ctx) RG_TRY(prewarm_rows(seq, chunk, n_ctx - chunk, st));
+    rg_log(RG_LOG_INFO, "kernels and windows built in %.0f ms",
+           (double)(rg_now_ns() - begin) * 1e-6);
+    return RG_OK;
 }
 
 /* ---- window --------------------------------------------------------------------------------- */

@@ -145,7 +145,7 @@ typedef struct rg_gpu_time {
     const char *program; /* static */
     uint32_t first;      /* its first constant: of products the type of the weights */
     uint32_t groups;     /* workgroups in x; 0: read from a buffer */
-    uint64_t ns;
+    uint64_t ns;         /* from the end of those before to its own: they add up to the list's */
 } rg_gpu_time;
 /* Times of the last run of a list with stamps, in order of recording; NULL when there are none. */
 const rg_gpu_time *rg_gpu_list_times(rg_gpu_list *list, uint32_t *n);

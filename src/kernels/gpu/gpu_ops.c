@@ -180,7 +180,7 @@ static void run(rg_gpu_list *list, const char *program, const uint32_t *spec, ui
 void rg_gpu_embed(rg_gpu_list *list, const rg_gpu_embed_args *a, rg_type type, uint32_t rows) {
     const uint32_t spec = (uint32_t)type;
     run(list, "embed", &spec, 1, PUSH(a, row_bytes),
-        (rg_gpu_grid){ceil_div(ceil_div(a->n, 32), 64), rows, 1});
+        (rg_gpu_grid){ceil_div(a->n, 4 * 64), rows, 1});
 }
 
 void rg_gpu_quantize(rg_gpu_list *list, const rg_gpu_quantize_args *a, uint32_t rows) {
