@@ -104,8 +104,9 @@ static rg_code bench_product(bench *b, rg_type type, uint32_t cols, const rg_gpu
                way.loop ? " loop" : "");
     } else {
         const double flop = 2.0 * (double)n_out * n_in * cols;
-        printf("tile\t%s\t%u\t%.4f\t%.1f GFLOP/s\t\tside %u%s\n", info->name, cols, ns * 1e-6,
-               flop / ns, way.side, way.no_matrix ? " without matrix units" : "");
+        printf("tile\t%s\t%u\t%.4f\t%.1f GFLOP/s\t\tside %u depth %u%s\n", info->name, cols,
+               ns * 1e-6, flop / ns, way.side, way.depth,
+               way.no_matrix ? " without matrix units" : "");
     }
     fflush(stdout);
     return RG_OK;
@@ -127,6 +128,9 @@ static rg_code bench_type(bench *b, rg_type type) {
     for (uint32_t side = 1; b->sweep && side <= 8; side *= 2) {
         rg_gpu_product_way way = {.side = side};
         RG_TRY(bench_product(b, type, COLS_MAX, &way));
+        for (way.depth = 2; way.depth <= 4 && !way.no_matrix; way.depth += 2)
+            RG_TRY(bench_product(b, type, COLS_MAX, &way));
+        way.depth = 0;
         way.no_matrix = true;
         if (side <= 4) RG_TRY(bench_product(b, type, COLS_MAX, &way));
     }

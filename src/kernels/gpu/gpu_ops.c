@@ -42,7 +42,8 @@ bool rg_gpu_computes(rg_type type) {
 #define ROW_THREADS 128u   /* of a workgroup of mul_rows */
 #define CLASSES     8u     /* of a stream: product.glsl */
 #define FEW         256u   /* workgroups that keep a large device busy */
-#define NARROW      64u    /* matrices of so few rows would leave it idle in tiles */
+#define FEW_TILES   128u
+#define NARROW      64u /* matrices of so few rows would leave it idle in tiles */
 
 bool rg_gpu_takes_floats(rg_type type) {
     return type == RG_TYPE_F32 || type == RG_TYPE_F16 || type == RG_TYPE_BF16;
@@ -109,12 +110,51 @@ static bool by_matrix(const rg_gpu_list *list, const rg_gpu_product_way *way) {
            way->type != RG_TYPE_NVFP4;
 }
 
+/* Bytes of a table of mul_mat.comp's types in shared memory, and of what its tiles take. */
+static uint32_t table_bytes(rg_type type) {
+    switch (type) {
+    case RG_TYPE_IQ2_XXS:
+    case RG_TYPE_IQ3_S:
+        return 2048;
+    case RG_TYPE_IQ2_XS:
+        return 4096;
+    case RG_TYPE_IQ2_S:
+        return 8192;
+    case RG_TYPE_IQ3_XXS:
+        return 1024;
+    case RG_TYPE_IQ1_S:
+    case RG_TYPE_IQ1_M:
+        return 16384;
+    default:
+        return 64;
+    }
+}
+
+#define TILE_FIXED 2048u /* numbers of elements, slots */
+#define TILE_W     4096u /* of a group: 64 rows of W and their scales */
+#define TILE_COL   104u  /* of a group and column: codes, second halves, scale, sum */
+#define DEPTH_MAX  6u
+
+/* Groups of a class that shared memory holds, no more than a stream has. */
+static uint32_t depth_of(const rg_gpu_list *list, const rg_gpu_product *p,
+                         const rg_gpu_product_way *way, uint32_t side) {
+    const uint32_t eights = ceil_div(p->n_in, 32 * CLASSES);
+    const uint32_t share = ceil_div(eights, streams_for(p, way));
+    const uint32_t room =
+        rg_gpu_list_info(list)->shared_bytes - TILE_FIXED - table_bytes(way->type);
+    uint32_t depth = room / (TILE_W + 16 * side * TILE_COL);
+    if (way->depth && depth > way->depth) depth = way->depth;
+    if (depth > DEPTH_MAX) depth = DEPTH_MAX;
+    return depth < 1 ? 1 : depth < share ? depth : share;
+}
+
 static rg_gpu_kernel tile_kernel(const rg_gpu_list *list, const rg_gpu_product *p,
                                  const rg_gpu_product_way *way, uint32_t side, bool pair) {
     return (rg_gpu_kernel){
         .program = by_matrix(list, way) ? "mul_mat" : "mul_tile",
-        .spec = {(uint32_t)way->type, side, (uint32_t)way->epilogue, pair, streams_for(p, way)},
-        .n_spec = 5};
+        .spec = {(uint32_t)way->type, side, (uint32_t)way->epilogue, pair, streams_for(p, way),
+                 by_matrix(list, way) ? depth_of(list, p, way, side) : 0, p->n_in},
+        .n_spec = by_matrix(list, way) ? 7 : 5};
 }
 
 bool rg_gpu_mul_codes(rg_type type, uint32_t n_in) {
@@ -136,6 +176,10 @@ void rg_gpu_mul(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product
     }
     uint32_t side = way->side ? way->side : p->n <= 16 ? 1 : p->n <= 32 ? 2 : 4;
     if (!way->side && p->n > 64 && by_matrix(list, way)) side = 8;
+    /* Matrices of few rows make few tiles: smaller ones keep the device busy. */
+    while (!way->side && side > 1 &&
+           ceil_div(p->n_out, RG_GPU_TILE_ROWS) * ceil_div(p->n, 16 * side) < FEW_TILES)
+        side /= 2;
     const rg_gpu_kernel k = tile_kernel(list, p, way, side, false);
     rg_gpu_dispatch(
         list, &k, p, sizeof *p,

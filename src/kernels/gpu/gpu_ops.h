@@ -54,6 +54,8 @@ typedef struct rg_gpu_product_way {
     bool fused;          /* y = silu(w x) * (w2 x); rows of slots only */
     uint32_t group_rows; /* rows a lane takes: 1, 2, 4; 0: a choice by shape. Changes no bit */
     uint32_t side;       /* columns of a tile / 16: 1, 2, 4; 0: a choice. Changes no bit */
+    uint32_t depth;      /* groups between two barriers of a tile by matrix units; 0: a choice.
+                            Changes no bit */
     bool no_matrix;      /* leaves matrix units alone. Changes no bit */
     bool coding;         /* x are f32 rows of x_stride, which every workgroup turns into codes for
                             itself: for short rows. Not in tiles. Changes no bit */
