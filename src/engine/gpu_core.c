@@ -306,8 +306,8 @@ rg_code rg_gpu_core_create(rg_core *core, rg_status *st) {
     RG_GO(rg_gpu_open(&g->gpu, &opt, st));
     RG_GO(rg_gpu_tables_create(g->gpu, &g->tables, st));
     RG_GO(make_scratch(g, st));
-    RG_GO(upload_weights(g, st));
     RG_GO(open_lists(g, st));
+    RG_GO(upload_weights(g, st)); /* last: it gives the host's copy back */
     rg_log(RG_LOG_INFO, "%s computes, %llu MiB of its memory", rg_gpu_get_info(g->gpu)->name,
            (unsigned long long)(rg_gpu_bytes(g->gpu) >> 20));
     core->gpu = g;
@@ -357,6 +357,40 @@ uint32_t rg_core_gpu_times(const rg_core *core, rg_core_gpu_time *out, uint32_t 
     const uint32_t n = core->gpu->n_time < cap ? core->gpu->n_time : cap;
     memcpy(out, core->gpu->times, n * sizeof *out);
     return n;
+}
+
+static const char *type_of(const rg_core_gpu_time *t) {
+    const bool typed = strncmp(t->program, "mul_", 4) == 0 || strcmp(t->program, "hc_up") == 0 ||
+                       strcmp(t->program, "embed") == 0;
+    const rg_type_info *info = typed ? rg_type_get(t->first) : NULL;
+    return info ? info->name : "";
+}
+
+static int by_time(const void *a, const void *b) {
+    const rg_core_gpu_row *x = a, *y = b;
+    return (x->ns < y->ns) - (x->ns > y->ns);
+}
+
+uint32_t rg_core_gpu_rows(const rg_core *core, rg_core_gpu_row *out, uint32_t cap) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; core->gpu && i < core->gpu->n_time; i++) {
+        const rg_core_gpu_time *t = &core->gpu->times[i];
+        const char *type = type_of(t);
+        uint32_t k = 0;
+        while (k < n && (strcmp(out[k].name, t->program) != 0 || strcmp(out[k].type, type) != 0))
+            k++;
+        if (k == cap) break;
+        if (k == n) out[n++] = (rg_core_gpu_row){.name = t->program, .type = type};
+        out[k].calls += t->count;
+        out[k].ns += t->ns;
+        out[k].bytes += t->bytes;
+    }
+    if (n) qsort(out, n, sizeof *out, by_time);
+    return n;
+}
+
+void rg_core_gpu_rows_reset(rg_core *core) {
+    if (core->gpu) core->gpu->n_time = 0;
 }
 
 void rg_gpu_forget(rg_gpu_core *g) {

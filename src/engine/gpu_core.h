@@ -58,7 +58,7 @@ typedef struct rg_gpu_whole {
     uint64_t key; /* what they hold; 0: nothing to be used again */
 } rg_gpu_whole;
 
-#define RG_GPU_PROGRAMS_MAX 128u
+#define RG_GPU_PROGRAMS_MAX 256u
 #define RG_GPU_STEPS        5u /* lists of a layer at most */
 
 struct rg_gpu_core {
@@ -83,6 +83,7 @@ struct rg_gpu_core {
     uint32_t n_head_rows;          /* rows of the last window whose logits are there already */
     uint32_t dispatches, barriers; /* of the last window */
     uint32_t n_recorded;           /* windows recorded so far */
+    uint32_t timed; /* lists of a turn whose times are to be added: bit i steps[i], then `last` */
     rg_core_gpu_time times[RG_GPU_PROGRAMS_MAX];
     uint32_t n_time;
 };

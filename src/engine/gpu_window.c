@@ -193,6 +193,7 @@ static void add_times(const run *w, rg_gpu_list *list) {
                 .program = t[i].program, .first = t[i].first, .groups = t[i].groups};
         }
         g->times[k].ns += t[i].ns;
+        g->times[k].bytes += t[i].bytes;
         g->times[k].count++;
     }
 }
@@ -236,8 +237,26 @@ static rg_code run_whole(const run *w, rg_status *st) {
 
 /* ---- turns ---------------------------------------------------------------------------------- */
 
+static rg_gpu_list *step_list(const run *w, uint32_t step) {
+    return step < RG_GPU_STEPS ? w->g->steps[step] : w->g->last;
+}
+
+/* Adds the times of the list's last run, which is over. */
+static void add_step(const run *w, uint32_t step) {
+    if (w->g->timed >> step & 1) add_times(w, step_list(w, step));
+    w->g->timed &= ~(1u << step);
+}
+
+static rg_gpu_rec begin_step(const run *w, uint32_t step) {
+    add_step(w, step);
+    const rg_gpu_rec r = rec_of(w, step_list(w, step));
+    rg_gpu_list_begin(r.list, w->core->opt.gpu_stamps);
+    return r;
+}
+
 static rg_code submit_step(const run *w, uint32_t step, uint64_t *value, rg_status *st) {
-    rg_gpu_list *list = w->g->steps[step];
+    rg_gpu_list *list = step_list(w, step);
+    if (w->core->opt.gpu_stamps) w->g->timed |= 1u << step;
     RG_TRY(rg_gpu_list_end(list, st));
     count(w, list);
     *value = rg_gpu_next(w->g->gpu);
@@ -315,11 +334,10 @@ static void tell_expert(const run *w, uint32_t layer, uint32_t expert) {
 /* Runs experts[n], whose bytes are at hand, in a list of their own; `*value` is its end. */
 static rg_code run_phase(const run *w, uint32_t layer, uint32_t phase, const uint32_t *experts,
                          uint32_t n, uint64_t *value, rg_status *st) {
-    rg_gpu_rec r = rec_of(w, w->g->steps[2 + phase]);
     for (uint32_t i = 0; i < n; i++)
         tell_expert(w, layer, experts[i]);
     list_phase(w, layer, phase, experts, n);
-    rg_gpu_list_begin(r.list, false);
+    rg_gpu_rec r = begin_step(w, 2 + phase);
     rg_gpu_rec_phase(&r, layer, phase);
     return submit_step(w, 2 + phase, value, st);
 }
@@ -459,8 +477,7 @@ static rg_code run_layer(const run *w, uint32_t layer, rg_status *st) {
     uint64_t routed = 0, shared = 0;
     const bool ple = w->core->w.layers[layer].has_ple;
     if (ple) RG_TRY(tell_ple(w, st));
-    rg_gpu_rec r = rec_of(w, w->g->steps[0]);
-    rg_gpu_list_begin(r.list, false);
+    rg_gpu_rec r = begin_step(w, 0);
     if (layer == 0) {
         record_begin(w, &r);
     } else {
@@ -471,8 +488,7 @@ static rg_code run_layer(const run *w, uint32_t layer, rg_status *st) {
     record_route(w, &r, layer);
     RG_TRY(submit_step(w, 0, &routed, st));
     const uint32_t beside = layer % 2 ? 4 : 1;
-    r.list = w->g->steps[beside];
-    rg_gpu_list_begin(r.list, false);
+    r = begin_step(w, beside);
     record_shared(w, &r, layer);
     RG_TRY(submit_step(w, beside, &shared, st));
     return run_turn(w, layer, routed, shared, st);
@@ -481,18 +497,17 @@ static rg_code run_layer(const run *w, uint32_t layer, rg_status *st) {
 /* Ends the window; also after a failure: what was handed over is done before its lists and slots
  * are used again. */
 static rg_code end_turns(const run *w, bool failed, rg_status *st) {
-    rg_gpu_rec r = rec_of(w, w->g->last);
-    const uint64_t last = rg_gpu_next(w->g->gpu);
-    rg_gpu_list_begin(r.list, false);
+    rg_gpu_rec r = begin_step(w, RG_GPU_STEPS);
+    uint64_t last = 0;
     if (!failed) {
         record_after(w, &r, w->core->hp->n_layer - 1);
         record_end(w, &r);
     }
-    RG_TRY(rg_gpu_list_end(r.list, st));
-    count(w, r.list);
-    const rg_gpu_part part = {.list = r.list, .signal = last};
-    RG_TRY(rg_gpu_submit(w->g->gpu, &part, 1, st));
-    return pass(w, last, st);
+    RG_TRY(submit_step(w, RG_GPU_STEPS, &last, st));
+    RG_TRY(pass(w, last, st));
+    for (uint32_t i = 0; i <= RG_GPU_STEPS; i++)
+        add_step(w, i);
+    return RG_OK;
 }
 
 static rg_code run_turns(const run *w, rg_status *st) {
@@ -584,7 +599,14 @@ rg_code rg_gpu_window_run(const rg_window *win, const rg_eval_call *call, rg_sta
 
 static rg_code check_logits(const rg_core *core, uint32_t n, rg_status *st) {
     const rg_hparams *hp = core->hp;
-    for (size_t i = 0; i < (size_t)n * hp->n_vocab; i++) {
+    const size_t all = (size_t)n * hp->n_vocab;
+    uint32_t bad = 0; /* a loop without a way out is a wide one */
+    for (size_t i = 0; i < all; i++) {
+        uint32_t bits;
+        memcpy(&bits, &core->s.logits[i], sizeof bits);
+        bad |= (bits & 0x7F800000u) == 0x7F800000u;
+    }
+    for (size_t i = 0; bad && i < all; i++) {
         if (isfinite(core->s.logits[i])) continue;
         return rg_fail(st, RG_FORMAT,
                        "logit %zu is not finite behind layer %u: the output weights are damaged",

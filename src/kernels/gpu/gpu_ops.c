@@ -163,8 +163,18 @@ bool rg_gpu_mul_codes(rg_type type, uint32_t n_in) {
            type != RG_TYPE_IQ1_M;
 }
 
+/* Weights, rows of x and results of a product of `n` rows with `matrices` matrices. */
+static uint64_t bytes_of(const rg_gpu_product *p, const rg_gpu_product_way *way, uint64_t matrices,
+                         uint64_t n) {
+    const bool f32 = rg_gpu_takes_floats(way->type) || way->coding;
+    const uint64_t x = f32 ? (uint64_t)p->n_in * sizeof(float) : rg_gpu_act_bytes(p->n_in);
+    const uint64_t w = (uint64_t)p->n_out * p->row_bytes * (way->fused ? 2 : 1);
+    return matrices * w + n * x + n * p->n_out * sizeof(float);
+}
+
 void rg_gpu_mul(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way) {
     _Static_assert(sizeof *p == 112, "as product.glsl");
+    rg_gpu_list_moves(list, bytes_of(p, way, 1, p->n));
     const bool narrow = p->n_out <= NARROW && !way->side;
     if (p->n <= RG_GPU_ROWS_MAX || narrow) {
         const uint32_t cols = p->n <= RG_GPU_ROWS_MAX ? p->n : RG_GPU_ROWS_MAX;
@@ -197,6 +207,7 @@ void rg_gpu_mul_slots(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_p
     if (grid) {
         rg_gpu_dispatch_indirect(list, &k, p, sizeof *p, grid, offset);
     } else {
+        rg_gpu_list_moves(list, bytes_of(p, way, p->n, p->n));
         rg_gpu_dispatch(list, &k, p, sizeof *p,
                         (rg_gpu_grid){rg_gpu_slot_groups(p->n_in, p->n_out, way), p->n, 1});
     }
@@ -218,11 +229,16 @@ static void run(rg_gpu_list *list, const char *program, const uint32_t *spec, ui
     rg_gpu_dispatch(list, &k, push, bytes, grid);
 }
 
+static uint64_t floats(uint64_t rows, uint64_t n) {
+    return rows * n * sizeof(float);
+}
+
 /* The struct ends where the program's block does: no padding is pushed. */
 #define PUSH(a, last) (a), offsetof(__typeof__(*(a)), last) + sizeof(a)->last
 
 void rg_gpu_embed(rg_gpu_list *list, const rg_gpu_embed_args *a, rg_type type, uint32_t rows) {
     const uint32_t spec = (uint32_t)type;
+    rg_gpu_list_moves(list, rows * (a->row_bytes + floats(a->n_hc, a->n)));
     run(list, "embed", &spec, 1, PUSH(a, row_bytes),
         (rg_gpu_grid){ceil_div(a->n, 4 * 64), rows, 1});
 }
@@ -233,6 +249,7 @@ void rg_gpu_quantize(rg_gpu_list *list, const rg_gpu_quantize_args *a, uint32_t 
         const uint32_t n = rows - first < GRID_MAX ? rows - first : GRID_MAX;
         part.x += (uint64_t)first * a->x_stride * sizeof(float);
         part.y += (uint64_t)first * rg_gpu_act_bytes(a->n);
+        rg_gpu_list_moves(list, n * (floats(1, a->n) + rg_gpu_act_bytes(a->n)));
         run(list, "quantize", NULL, 0, PUSH(&part, x_stride),
             (rg_gpu_grid){ceil_div(a->n, 512), n, 1});
     }
@@ -249,16 +266,20 @@ void rg_gpu_norm(rg_gpu_list *list, const rg_gpu_norm_args *a, rg_gpu_norm_mode 
         part.y += (uint64_t)(first / a->per) * a->y_stride * sizeof(float);
         if (part.codes) part.codes += (uint64_t)(first / a->per) * rg_gpu_act_bytes(a->per * a->n);
         if (part.gate) part.gate += (uint64_t)first * a->n * sizeof(float);
+        rg_gpu_list_moves(list, floats(n, a->n) * (a->gate ? 3 : 2) +
+                                    (part.codes ? n * rg_gpu_act_bytes(a->n) : 0));
         run(list, "norm", spec, 1, PUSH(&part, code), (rg_gpu_grid){n, 1, 1});
     }
 }
 
 void rg_gpu_hc_mix(rg_gpu_list *list, const rg_gpu_hc_mix_args *a, uint32_t rows) {
+    rg_gpu_list_moves(list, rows * (floats(2 * a->n_hc + 1, a->n) + rg_gpu_act_bytes(a->n)));
     run(list, "hc_mix", NULL, 0, PUSH(a, n_hc), (rg_gpu_grid){ceil_div(a->n, 512), rows, 1});
 }
 
 void rg_gpu_hc_write(rg_gpu_list *list, const rg_gpu_hc_write_args *a, uint32_t rows) {
     const uint32_t spec[] = {a->experts != 0};
+    rg_gpu_list_moves(list, rows * floats(2 * a->n_hc + 1 + (a->experts ? a->n_used : 0), a->n));
     run(list, "hc_write", spec, 1, PUSH(a, n_used), (rg_gpu_grid){ceil_div(a->n, 128), rows, 1});
 }
 
@@ -269,6 +290,10 @@ bool rg_gpu_hc_norm_takes(uint32_t n, uint32_t n_used) {
 void rg_gpu_hc_norm(rg_gpu_list *list, const rg_gpu_hc_norm_args *a, rg_gpu_owed owed,
                     uint32_t n_used, uint32_t rows) {
     const uint32_t spec[] = {(uint32_t)owed, ceil_div(a->n, 1024), n_used};
+    const uint64_t streams = owed == RG_GPU_OWED_NOTHING ? 2 : 3;
+    const uint64_t more = owed == RG_GPU_OWED_EXPERTS ? n_used + 1 : owed == RG_GPU_OWED_Y;
+    rg_gpu_list_moves(
+        list, rows * (floats(streams * a->n_hc + more, a->n) + rg_gpu_act_bytes(a->n_hc * a->n)));
     run(list, "hc_norm", spec, 3, PUSH(a, code), (rg_gpu_grid){a->n_hc, rows, 1});
 }
 
@@ -282,6 +307,9 @@ void rg_gpu_hc_up(rg_gpu_list *list, const rg_gpu_hc_up_args *a, rg_type type, u
                   uint32_t n_in, uint32_t rows) {
     const uint32_t spec[] = {(uint32_t)type, rows, n_hc, n_in};
     RG_ASSERT(rows <= RG_GPU_ROWS_MAX);
+    rg_gpu_list_moves(
+        list, (uint64_t)n_hc * a->n * a->row_bytes +
+                  rows * (floats(1, n_in) + floats(n_hc + 1, a->n) + rg_gpu_act_bytes(a->n)));
     run(list, "hc_up", spec, 4, PUSH(a, row_bytes), (rg_gpu_grid){a->n / 32, 1, 1});
 }
 
@@ -292,12 +320,14 @@ void rg_gpu_silu_mul(rg_gpu_list *list, const rg_gpu_silu_mul_args *a, uint32_t 
         part.g += (uint64_t)first * a->n * sizeof(float);
         part.u += (uint64_t)first * a->n * sizeof(float);
         if (part.codes) part.codes += (uint64_t)first * rg_gpu_act_bytes(a->n);
+        rg_gpu_list_moves(list, n * (floats(3, a->n) + (a->codes ? rg_gpu_act_bytes(a->n) : 0)));
         run(list, "silu_mul", NULL, 0, PUSH(&part, n), (rg_gpu_grid){ceil_div(a->n, 512), n, 1});
     }
 }
 
 void rg_gpu_conv(rg_gpu_list *list, const rg_gpu_conv_args *a, uint32_t rows) {
     const uint32_t spec[] = {a->gated != 0};
+    rg_gpu_list_moves(list, floats(2 * (uint64_t)rows + a->n_tap, a->n));
     run(list, "conv", spec, 1, PUSH(a, dilation), (rg_gpu_grid){ceil_div(a->n, 128), rows, 1});
 }
 
@@ -307,6 +337,9 @@ void rg_gpu_history(rg_gpu_list *list, const rg_gpu_history_args *a) {
 
 void rg_gpu_gdn(rg_gpu_list *list, const rg_gpu_gdn_args *a) {
     const uint32_t spec[] = {ceil_div(a->D, 4)};
+    const uint64_t channels = (uint64_t)(2 * a->n_k + 2 * a->n_head) * a->D; /* and outputs */
+    rg_gpu_list_moves(list,
+                      floats(2 * (uint64_t)a->n_head * a->D, a->D) + floats(channels, a->rows));
     run(list, "gdn", spec, 1, PUSH(a, rows), (rg_gpu_grid){ceil_div(a->D, 32), a->n_head, 1});
 }
 
@@ -318,6 +351,8 @@ void rg_gpu_gdn_whole(rg_gpu_list *list, const rg_gpu_gdn_whole_args *a, uint32_
                       uint32_t n_tap) {
     const uint32_t spec[] = {D / 4, n_tap, D};
     RG_ASSERT(a->rows <= RG_GPU_ROWS_MAX);
+    const uint64_t channels = (uint64_t)(2 * a->n_k + 3 * a->n_head) * D; /* z and outputs too */
+    rg_gpu_list_moves(list, floats(2 * (uint64_t)a->n_head * D, D) + floats(channels, a->rows));
     run(list, "gdn_whole", spec, 3, PUSH(a, scale), (rg_gpu_grid){a->n_head, 1, 1});
 }
 

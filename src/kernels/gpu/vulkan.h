@@ -91,6 +91,7 @@ struct rg_gpu_list {
     uint32_t query_cap;
     rg_gpu_time *times; /* [query_cap / 2] */
     uint64_t *ticks;    /* [query_cap] */
+    uint64_t moves;     /* bytes of the next dispatch */
 };
 
 /* An instance; library NULL and OK when there is no loader or no driver. */

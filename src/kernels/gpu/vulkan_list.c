@@ -267,8 +267,9 @@ static bool prepare(rg_gpu_list *list, const rg_gpu_kernel *kernel, const void *
     vk->CmdPushConstants(list->buffer, list->gpu->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
                          (uint32_t)push_bytes, push);
     if (list->stamps && list->n_dispatch < list->query_cap / 2)
-        list->times[list->n_dispatch] =
-            (rg_gpu_time){.program = kernel->program, .first = kernel->spec[0]};
+        list->times[list->n_dispatch] = (rg_gpu_time){
+            .program = kernel->program, .first = kernel->spec[0], .bytes = list->moves};
+    list->moves = 0;
     stamp(list, 2 * list->n_dispatch);
     return true;
 }
@@ -276,6 +277,10 @@ static bool prepare(rg_gpu_list *list, const rg_gpu_kernel *kernel, const void *
 static void finish(rg_gpu_list *list) {
     stamp(list, 2 * list->n_dispatch + 1);
     list->n_dispatch++;
+}
+
+void rg_gpu_list_moves(rg_gpu_list *list, uint64_t bytes) {
+    list->moves = bytes;
 }
 
 void rg_gpu_dispatch(rg_gpu_list *list, const rg_gpu_kernel *kernel, const void *push,
