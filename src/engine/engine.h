@@ -48,8 +48,9 @@ enum {
     RG_GPU_FUSE_ALL = 127
 };
 
-/* Kernels and windows of every size are built when a sequence is created, not at its first tokens:
- * on hardware by default (on a software device building takes longer than most runs). */
+/* Kernels and windows are built when a sequence is created, not at its first tokens. AUTO: on
+ * hardware those of one row and of whole chunks (compiling all of them anew takes up to half a
+ * minute); on a software device none. ON: of every number of rows. */
 typedef enum rg_gpu_prewarm {
     RG_GPU_PREWARM_AUTO,
     RG_GPU_PREWARM_ON,

@@ -453,7 +453,7 @@ rg_code rg_gpu_seq_create(rg_seq *seq, rg_status *st) {
     const bool hardware = strcmp(rg_gpu_get_info(core->gpu->gpu)->kind, "software") != 0;
     const rg_gpu_prewarm want = core->opt.gpu_prewarm;
     if (want == RG_GPU_PREWARM_ON || (want == RG_GPU_PREWARM_AUTO && hardware))
-        return rg_gpu_prewarm_run(seq, st);
+        return rg_gpu_prewarm_run(seq, want == RG_GPU_PREWARM_ON, st);
     return RG_OK;
 }
 

@@ -108,8 +108,9 @@ rg_gpu_ptr rg_gpu_core_at(const rg_gpu_core *g, const void *host);
 rg_code rg_gpu_seq_create(rg_seq *seq, rg_status *st);
 void rg_gpu_seq_destroy(rg_seq *seq);
 
-/* Builds kernels and records windows of the sequence as its tokens will want them. */
-rg_code rg_gpu_prewarm_run(rg_seq *seq, rg_status *st);
+/* Builds kernels and records windows of the sequence as its tokens will want them: of one row and
+ * of whole chunks, or of every number of rows. */
+rg_code rg_gpu_prewarm_run(rg_seq *seq, bool all, rg_status *st);
 /* No recorded window is used again. */
 void rg_gpu_forget(rg_gpu_core *g);
 

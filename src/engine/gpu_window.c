@@ -556,13 +556,13 @@ static rg_code prewarm_rows(rg_seq *seq, uint32_t T, uint32_t pos0, rg_status *s
     return have_whole(&w, whole_of(&w), st);
 }
 
-rg_code rg_gpu_prewarm_run(rg_seq *seq, rg_status *st) {
+rg_code rg_gpu_prewarm_run(rg_seq *seq, bool all, rg_status *st) {
     const uint64_t begin = rg_now_ns();
     const uint32_t chunk = seq->core->chunk, n_ctx = seq->opt.n_ctx;
-    const uint32_t wide[] = {16, 32, 64, chunk}; /* sizes of tiles */
-    for (uint32_t i = 0; i < RG_ARRAY_LEN(wide); i++)
+    const uint32_t wide[] = {chunk, 64, 32, 16}; /* sizes of tiles */
+    for (uint32_t i = 0; i < (all ? RG_ARRAY_LEN(wide) : 1); i++)
         RG_TRY(prewarm_rows(seq, wide[i], 0, st));
-    for (uint32_t T = 1; T <= RG_GPU_ROWS_MAX && T <= n_ctx; T++) {
+    for (uint32_t T = 1; T <= (all ? RG_GPU_ROWS_MAX : 1) && T <= n_ctx; T++) {
         RG_TRY(prewarm_rows(seq, T, n_ctx - T, st)); /* blocks are selected there */
         RG_TRY(prewarm_rows(seq, T, 0, st));
     }
