@@ -433,11 +433,12 @@ static void faults(void **state) {
     close_bench(&b);
 }
 
+static uint32_t timing_runs = 3; /* the long tests ask for 20 */
+
 /* Reads that come late, fail and come short, differently each time: the same bits. */
 static void timing(void **state) {
     (void)state;
-    const char *runs = getenv("RG_GPU_TIMING_RUNS"); /* 20 in the long tests */
-    const uint32_t n = runs ? (uint32_t)strtoul(runs, NULL, 10) : 3;
+    const uint32_t n = timing_runs;
     bench b = open_bench("a-mix.gguf", "a-mix", 20);
     sheet want = new_sheet(&b), got = new_sheet(&b);
     rg_core_options o = gpu_options(8);
@@ -468,7 +469,8 @@ static void timing(void **state) {
     close_bench(&b);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1) timing_runs = (uint32_t)strtoul(argv[1], NULL, 10);
     rg_gpu_info info[RG_GPU_DEVICES_MAX];
     uint32_t n = 0;
     if (rg_gpu_enumerate(info, RG_GPU_DEVICES_MAX, &n, NULL) != RG_OK || n == 0 ||
