@@ -25,7 +25,7 @@ layout(constant_id = 0) const uint TYPE = 0u;
 #endif
 // Words of the type's table; of types without one, the least that an array can have.
 const uint N_VALUES = TYPE == T_IQ4_NL || TYPE == T_IQ4_XS || TYPE == T_MXFP4 || TYPE == T_NVFP4
-    ? 64u : 0u;
+    ? 16u : 0u;
 const uint N_GRID = TYPE == T_IQ2_XXS ? 512u : TYPE == T_IQ2_XS ? 1024u : TYPE == T_IQ2_S ? 2048u
     : TYPE == T_IQ3_XXS ? 256u : TYPE == T_IQ3_S ? 512u
     : TYPE == T_IQ1_S || TYPE == T_IQ1_M ? 4096u : 0u;
@@ -84,25 +84,6 @@ uvec4 load_16(uint64_t p) {
     return uvec4(funnel(w0, w1, s), funnel(w1, w2, s), funnel(w2, w3, s), funnel(w3, w4, s));
 }
 
-// Thirty-two bytes at an even address.
-void load_32(uint64_t p, out uvec4 a, out uvec4 b) {
-    uint64_t at = p & ~3ul;
-    uint s = 8u * (uint(p) & 2u);
-    uint w0 = word_at(at), w1 = word_at(at + 4ul), w2 = word_at(at + 8ul), w3 = word_at(at + 12ul);
-    uint w4 = word_at(at + 16ul), w5 = word_at(at + 20ul), w6 = word_at(at + 24ul);
-    uint w7 = word_at(at + 28ul), w8 = word_at(at + (s != 0u ? 32u : 28u));
-    a = uvec4(funnel(w0, w1, s), funnel(w1, w2, s), funnel(w2, w3, s), funnel(w3, w4, s));
-    b = uvec4(funnel(w4, w5, s), funnel(w5, w6, s), funnel(w6, w7, s), funnel(w7, w8, s));
-}
-
-// Eight bytes at an even address.
-uvec2 load_8(uint64_t p) {
-    uint64_t at = p & ~3ul;
-    uint s = 8u * (uint(p) & 2u);
-    uint w0 = word_at(at), w1 = word_at(at + 4ul), w2 = word_at(at + (s != 0u ? 8u : 4u));
-    return uvec2(funnel(w0, w1, s), funnel(w1, w2, s));
-}
-
 uvec4 load_aligned(uint64_t p) {
     return uvec4(word_at(p), word_at(p + 4ul), word_at(p + 8ul), word_at(p + 12ul));
 }
@@ -118,19 +99,10 @@ uvec4 load_odd(uint64_t p) {
 
 // ---- bytes in words -----------------------------------------------------------------------------
 
-// Each byte of x, below 128, minus a constant byte: the bias of the type's codes. Programs that know
-// the sums of the codes of x (RG_BIASED) take bias * sum from the dot instead: the same integers.
-#ifdef RG_BIASED
-const int BIAS = TYPE == T_Q4_0 ? 8 : TYPE == T_Q5_0 ? 16 : TYPE == T_Q6_K ? 32
-    : TYPE == T_Q3_K ? 4 : TYPE == T_TQ2_0 || TYPE == T_Q2_0 ? 1 : 0;
-uvec4 minus(uvec4 x, uint bias) {
-    return x;
-}
-#else
+// Each byte of x, below 128, minus a constant byte.
 uvec4 minus(uvec4 x, uint bias) {
     return ((x | 0x80808080u) - bias * 0x01010101u) ^ 0x80808080u;
 }
-#endif
 
 // Four bits, each to a byte of its own.
 uvec4 spread(uvec4 bits) {
@@ -158,6 +130,11 @@ uvec4 with_signs(uvec4 x, uvec4 bits) {
     return (x ^ one * 255u) + one;
 }
 
+// Seven signs and the eighth that makes their number even.
+uint even_signs(uint code) {
+    return code | (uint(bitCount(code)) & 1u) << 7;
+}
+
 // ---- tables -------------------------------------------------------------------------------------
 
 uint grid_start(uint type) {
@@ -173,8 +150,8 @@ uint grid_start(uint type) {
 void load_tables(uint tid, uint n_thread, U32 t) {
     if (TYPE == T_IQ4_NL || TYPE == T_IQ4_XS || TYPE == T_MXFP4 || TYPE == T_NVFP4) {
         uint base = TYPE == T_IQ4_NL || TYPE == T_IQ4_XS ? G_NL : G_FP4; // one byte a word
-        for (uint i = tid; i < N_VALUES; i += n_thread) // once for each byte of a word
-            grid[i] = (t.v[base + (i & 15u) / 4u] >> (8u * (i & 3u)) & 255u) << (8u * (i >> 4));
+        for (uint i = tid; i < N_VALUES; i += n_thread)
+            grid[i] = t.v[base + i / 4u] >> (8u * (i & 3u)) & 255u;
     } else {
         uint start = grid_start(TYPE);
         for (uint i = tid; i < N_GRID; i += n_thread)
@@ -192,8 +169,8 @@ uvec4 grid_words(uvec4 i) {
 
 // Table bytes of the four low nibbles of the bytes of w.
 uint looked_up(uint w) {
-    return grid[w & 15u] | grid[16u + (w >> 8 & 15u)] | grid[32u + (w >> 16 & 15u)] |
-           grid[48u + (w >> 24 & 15u)];
+    return grid[w & 15u] | grid[w >> 8 & 15u] << 8 | grid[w >> 16 & 15u] << 16 |
+           grid[w >> 24 & 15u] << 24;
 }
 
 uvec4 looked_up_4(uvec4 w) {
@@ -346,11 +323,10 @@ void group_q6(uint64_t b, uint e, inout Group u) {
     u.s1 = bitfieldExtract(int(s), 8, 8);
     u.d = f16_at(b + 208u);
     uint to_low = 4u * (j >> 1), to_high = 2u * j;
-    uvec4 low_a, low_b, high_a, high_b;
-    load_32(low, low_a, low_b);
-    load_32(high, high_a, high_b);
-    u.a = ((low_a >> to_low) & 0x0F0F0F0Fu) | ((high_a >> to_high) & 0x03030303u) << 4;
-    u.b = ((low_b >> to_low) & 0x0F0F0F0Fu) | ((high_b >> to_high) & 0x03030303u) << 4;
+    u.a = ((load_16(low) >> to_low) & 0x0F0F0F0Fu) |
+          ((load_16(high) >> to_high) & 0x03030303u) << 4;
+    u.b = ((load_16(low + 16ul) >> to_low) & 0x0F0F0F0Fu) |
+          ((load_16(high + 16ul) >> to_high) & 0x03030303u) << 4;
     u.a = minus(u.a, 32u);
     u.b = minus(u.b, 32u);
 }
@@ -443,23 +419,9 @@ void put_signed(inout Group u, uvec4 index, uvec4 signs) {
     u.b = with_signs(uvec4(e2, e3), uvec4(signs.z, signs.z >> 4, signs.w, signs.w >> 4));
 }
 
-// Four codes of seven signs, 7 bits apart, each with the eighth that makes the number even. Parities
-// of all four at once: bits fold onto the lowest of their code.
-uvec4 even_signs_4(uint w) {
-    uint x = w ^ (w >> 4 & 0x00E1C387u);
-    x ^= x >> 2 & 0x0060C183u;
-    x ^= x >> 1;
-    return uvec4((w & 127u) | (x << 7 & 128u), (w >> 7 & 127u) | (x & 128u),
-                 (w >> 14 & 127u) | (x >> 7 & 128u), (w >> 21 & 127u) | (x >> 14 & 128u));
-}
-
-// Two codes in the seven upper bits of the halves of a word.
-uvec2 even_signs_2(uint w) {
-    uint x = w & 0xFE00FE00u;
-    x ^= x >> 4;
-    x ^= x >> 2;
-    x ^= x >> 1;
-    return uvec2((w >> 9 & 127u) | (x >> 2 & 128u), (w >> 25) | (x >> 18 & 128u));
+uvec4 even_signs_4(uvec4 codes) {
+    return uvec4(even_signs(codes.x & 127u), even_signs(codes.y & 127u),
+                 even_signs(codes.z & 127u), even_signs(codes.w & 127u));
 }
 
 // Ternary bytes shifted by an eighth: 8 * byte + delta, |.| <= 9; two words for each delta.
@@ -484,19 +446,19 @@ void group_grid_2(uint64_t row, uint g, inout Group u) {
     uint i = g >> 3, e = g & 7u;
     if (TYPE == T_IQ2_XXS) {
         uint64_t b = row + 66u * i, rec = b + 2u + 8u * e;
-        uvec2 w = load_8(rec);
-        u.s0 = u.s1 = odd_scale(w.y >> 28);
+        uint ix = u32_at(rec), w = u32_at(rec + 4ul);
+        u.s0 = u.s1 = odd_scale(w >> 28);
         u.d = f16_at(b) * 0.125;
-        put_signed(u, bytes_of(w.x), even_signs_4(w.y));
+        put_signed(u, bytes_of(ix), even_signs_4(uvec4(w, w >> 7, w >> 14, w >> 21)));
     } else if (TYPE == T_IQ2_XS) {
         uint64_t b = row + 74u * i, at = b + 2u + 8u * e;
         uint s = u8_at(b + 66u + e);
         u.s0 = odd_scale(s);
         u.s1 = odd_scale(s >> 4);
         u.d = f16_at(b) * 0.125;
-        uvec2 w = load_8(at);
-        put_signed(u, uvec4(w.x, w.x >> 16, w.y, w.y >> 16) & 511u,
-                   uvec4(even_signs_2(w.x), even_signs_2(w.y)));
+        uint low = u32_at(at), high = u32_at(at + 4ul);
+        uvec4 v = uvec4(low & 0xFFFFu, low >> 16, high & 0xFFFFu, high >> 16);
+        put_signed(u, v & 511u, even_signs_4(v >> 9));
     } else {
         uint64_t b = row + 82u * i;
         uint s = u8_at(b + 74u + e), high = u8_at(b + 66u + e);
@@ -514,13 +476,12 @@ void group_grid_3(uint64_t row, uint g, inout Group u) {
     if (TYPE == T_IQ3_XXS) {
         uint64_t b = row + 98u * i, at = b + 2u + 8u * e;
         uint w = u32_at(b + 66u + 4u * e);
-        uvec2 ix = load_8(at);
-        uvec4 signs = even_signs_4(w);
+        uvec4 signs = even_signs_4(uvec4(w, w >> 7, w >> 14, w >> 21));
         u.s0 = u.s1 = odd_scale(w >> 28);
         u.d = f16_at(b) * 0.25;
-        u.a = with_signs(grid_words(bytes_of(ix.x)),
+        u.a = with_signs(grid_words(bytes_of(u32_at(at))),
                          uvec4(signs.x, signs.x >> 4, signs.y, signs.y >> 4));
-        u.b = with_signs(grid_words(bytes_of(ix.y)),
+        u.b = with_signs(grid_words(bytes_of(u32_at(at + 4ul))),
                          uvec4(signs.z, signs.z >> 4, signs.w, signs.w >> 4));
     } else {
         uint64_t b = row + 110u * i, at = b + 2u + 8u * e;
