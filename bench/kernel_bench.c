@@ -4,7 +4,7 @@
  * unpacking alone.
  *
  * Ceilings: reading = a plain sum over a block larger than the caches; integers = chained byte dots
- * that never leave the registers, only on AVX-512 (0 elsewhere).
+ * that never leave the registers, on x86 (0 elsewhere).
  */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -12,10 +12,6 @@
 #include <string.h>
 
 #include "kernels/kernels.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 #define N_IN         2560u
 #define N_IN_SMALL   640u
@@ -31,7 +27,7 @@ typedef struct bench_job {
     uint8_t *scratch;
     size_t scratch_bytes;
     const uint64_t *read;
-    atomic_uint_fast64_t sink;
+    atomic_uint_fast64_t sink, macs;
 } bench_job;
 
 static void mul_share(void *arg, size_t begin, size_t end, int thread) {
@@ -54,43 +50,13 @@ static void read_share(void *arg, size_t begin, size_t end, int thread) {
 }
 
 #define PEAK_TURNS 2000000u
-#if defined(__x86_64__)
-__attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni"))) static uint64_t peak_loop(void) {
-    __m512i a = _mm512_set1_epi8(3), b = _mm512_set1_epi8(2), z = _mm512_setzero_si512();
-    __m512i c0 = z, c1 = z, c2 = z, c3 = z, c4 = z, c5 = z, c6 = z, c7 = z, c8 = z, c9 = z;
-    __m512i c10 = z, c11 = z;
-#define TURN(c)                                                                                    \
-    c = _mm512_dpbusd_epi32(c, a, b);                                                              \
-    __asm__ volatile("" : "+v"(c)) /* names, not an array: gcc keeps arrays in memory */
-    for (uint32_t t = 0; t < PEAK_TURNS; t++) {
-        TURN(c0);
-        TURN(c1);
-        TURN(c2);
-        TURN(c3);
-        TURN(c4);
-        TURN(c5);
-        TURN(c6);
-        TURN(c7);
-        TURN(c8);
-        TURN(c9);
-        TURN(c10);
-        TURN(c11);
-    }
-    const __m512i x = _mm512_add_epi32(_mm512_add_epi32(c0, c1), _mm512_add_epi32(c2, c3));
-    const __m512i y = _mm512_add_epi32(_mm512_add_epi32(c4, c5), _mm512_add_epi32(c6, c7));
-    const __m512i w = _mm512_add_epi32(_mm512_add_epi32(c8, c9), _mm512_add_epi32(c10, c11));
-    const uint64_t s =
-        (uint64_t)_mm512_reduce_add_epi32(_mm512_add_epi32(x, _mm512_add_epi32(y, w)));
-    return s;
-}
-#endif
 
 static void peak_share(void *arg, size_t begin, size_t end, int thread) {
     bench_job *j = arg;
+    int32_t sum = 0;
     (void)begin, (void)end, (void)thread;
-#if defined(__x86_64__)
-    atomic_fetch_add(&j->sink, peak_loop());
-#endif
+    atomic_fetch_add(&j->macs, j->ops->int8_peak(PEAK_TURNS, &sum));
+    atomic_fetch_add(&j->sink, (uint64_t)(uint32_t)sum);
 }
 
 static double best_s(rg_pool *pool, size_t n, size_t grain, rg_pool_fn *fn, bench_job *j) {
@@ -175,9 +141,10 @@ int main(int argc, char **argv) {
         const double read_gb =
             (double)WEIGHT_BYTES / best_s(pool, WEIGHT_BYTES / 8, 8, read_share, &j) * 1e-9;
         double peak = 0;
-        if (level == RG_CPU_X86_V4) {
-            peak = (double)threads * PEAK_TURNS * 12 * 64 /
-                   best_s(pool, (size_t)threads, 1, peak_share, &j) * 1e-9;
+        if (j.ops->int8_peak) {
+            j.macs = 0;
+            const double s = best_s(pool, (size_t)threads, 1, peak_share, &j);
+            peak = (double)j.macs / REPEATS / s * 1e-9;
         }
         printf("# level %s threads %d read_gb_s %.1f int8_gmac_s %.0f\n", rg_cpu_level_name(level),
                threads, read_gb, peak);

@@ -89,10 +89,16 @@ typedef struct bench_job {
 } bench_job;
 
 /* cmd_bench.c */
+/* The prompt and what is decoded behind it, into job->ids: of the text, or random. */
+rg_code bench_take_ids(bench_job *job, const rg_engine *engine, uint32_t n_vocab, rg_status *st);
 const char *bench_key_name(size_t key);
 
 /* bench_draft.c: the table of drafts. `opt` has a context. */
 int bench_drafts(const cli_options *opt);
+
+/* bench_kernels.c: where the time of prefill and decode goes, kernel by kernel. `opt` has a
+ * context. */
+int bench_kernels(const cli_options *opt);
 
 /* bench_arms.c: the settings that --ab asks for. Returns an exit code. */
 int bench_make_arms(bench_job *job);

@@ -92,7 +92,7 @@ typedef struct cli_options {
     uint32_t n_prompt, n_gen, reps;
     const char *ab[CLI_AB_MAX]; /* [n_ab] "flag=a,b" */
     size_t n_ab;
-    bool cold, generate;
+    bool cold, generate, time_kernels;
     double ceiling_gb_s; /* 0: to be measured */
     /* kld */
     const char *save, *csv;

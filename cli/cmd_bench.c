@@ -39,14 +39,13 @@ static rg_code ids_of_text(bench_job *job, const rg_engine *engine, rg_status *s
                    wanted);
 }
 
-/* The prompt and what is decoded behind it: of the text, or random. */
-static rg_code take_ids(bench_job *job, const bench_arm *arm, rg_status *st) {
+rg_code bench_take_ids(bench_job *job, const rg_engine *engine, uint32_t n_vocab, rg_status *st) {
     if (job->ids) return RG_OK;
-    if (job->opt->file) return ids_of_text(job, arm->engine, st);
+    if (job->opt->file) return ids_of_text(job, engine, st);
     job->ids = rg_alloc(job->n_ids, sizeof *job->ids, st);
     if (!job->ids) return RG_NOMEM;
     for (size_t i = 0; i < job->n_ids; i++) {
-        job->ids[i] = (int32_t)(rg_random_u64(job->opt->sampling.seed, i) % arm->info.n_vocab);
+        job->ids[i] = (int32_t)(rg_random_u64(job->opt->sampling.seed, i) % n_vocab);
     }
     return RG_OK;
 }
@@ -66,7 +65,7 @@ static rg_code open_arm(bench_job *job, bench_arm *arm, rg_status *st) {
     if (arm->engine) return RG_OK;
     RG_TRY(cli_open_engine(&arm->opt, &arm->engine, st));
     rg_engine_get_info(arm->engine, &arm->info);
-    RG_TRY(take_ids(job, arm, st));
+    RG_TRY(bench_take_ids(job, arm->engine, arm->info.n_vocab, st));
     RG_TRY(bench_take_room(arm, job->opt->reps, st));
     const rg_session_options so = cli_session_options(&arm->opt, arm->opt.ctx);
     RG_TRY(rg_session_create(&arm->session, arm->engine, &so, st));
@@ -169,8 +168,11 @@ int cli_bench(const cli_options *opt) {
     if (code != CLI_OK) return code;
     cli_options o = *opt;
     if (!o.ctx) o.ctx = o.n_prompt + o.n_gen + 1;
-    if (o.draft != RG_DRAFT_OFF && !o.n_ab) {
-        code = bench_drafts(&o);
+    if (o.time_kernels && (o.draft != RG_DRAFT_OFF || o.n_ab)) {
+        return cli_usage("bench", "--kernels goes without --draft and --ab");
+    }
+    if (o.time_kernels || (o.draft != RG_DRAFT_OFF && !o.n_ab)) {
+        code = o.time_kernels ? bench_kernels(&o) : bench_drafts(&o);
         const int flushed = cli_finish_output();
         return code == CLI_OK ? flushed : code;
     }

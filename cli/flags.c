@@ -570,6 +570,15 @@ static int set_tools(const flag *f, const value *v, cli_options *o) {
     return CLI_OK;
 }
 
+/* bench --kernels alone is a table of kernels; with a value it is what other commands take. */
+static bool optional(const cli_command *c, const flag *f) {
+    return is(f, "kernels") && strcmp(c->name, "bench") == 0;
+}
+
+static bool kernel_set_name(const char *word) {
+    return word && (strcmp(word, "auto") == 0 || strcmp(word, "ref") == 0);
+}
+
 static int set_value(const flag *f, const value *v, cli_options *o) {
     static const char *const kernels[] = {"auto", "ref"}, *const kv[] = {"f16", "f32"};
     static const char *const backends[] = {"cpu", "vulkan", "auto"};
@@ -593,6 +602,8 @@ static int set_value(const flag *f, const value *v, cli_options *o) {
         rc = parse_u32(v, INT32_MAX, &o->ctx);
     } else if (is(f, "chunk")) {
         rc = parse_u32(v, INT32_MAX, &o->chunk);
+    } else if (is(f, "kernels") && !v->text[0] && optional(o->command, f)) {
+        o->time_kernels = true;
     } else if (is(f, "kernels")) {
         rc = parse_choice(v, kernels, 2, &choice);
         o->kernels = choice ? RG_KERNELS_REF : RG_KERNELS_AUTO;
@@ -648,7 +659,9 @@ int cli_parse(const cli_command *c, int argc, char **argv, cli_options *o, bool 
         const flag *f = &flags[i];
         if (!accepts(c, f)) continue;
         longs[n].name = f->name;
-        longs[n].has_arg = f->arg ? required_argument : no_argument;
+        longs[n].has_arg = !f->arg          ? no_argument
+                           : optional(c, f) ? optional_argument
+                                            : required_argument;
         longs[n].val = 0;
         by_long[n++] = f;
         if (!f->letter) continue;
@@ -683,6 +696,7 @@ int cli_parse(const cli_command *c, int argc, char **argv, cli_options *o, bool 
             *help = true;
             return CLI_OK;
         }
+        if (optional(c, f) && !optarg && kernel_set_name(argv[optind])) optarg = argv[optind++];
         const value v = {c->name, f->name, optarg ? optarg : ""};
         const int rc = set_value(f, &v, o);
         if (rc != CLI_OK) return rc;

@@ -36,7 +36,11 @@ static const struct {
     {"kld", "Several -m compare several files with one reference: size, speed and divergence in "
             "one table. --save writes the reference, with the identity of text and vocabulary."},
     {"ppl", "Every window starts with a fresh state; its first token is not scored."},
-    {"bench", "--ab interleaves the values it compares, so that drifts of the machine cancel."},
+    {"bench",
+     "--ab interleaves the values it compares, so that drifts of the machine cancel. --kernels "
+     "prints the time, bytes and multiply-adds of every kernel and type of weights, beside "
+     "the rates this machine reaches at most, measured in the same run; runs that are "
+     "timed and runs that are not take turns, so the cost of timing is shown too."},
     {"pack", "The pack is used from then on when it lies beside the model."},
 };
 

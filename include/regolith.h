@@ -204,6 +204,24 @@ typedef struct rg_layer_meters {
  * draft block. */
 RG_API size_t rg_engine_get_layer_meters(const rg_engine *engine, rg_layer_meters *out, size_t cap);
 
+/* Times every kernel from here on, or no longer. Starting again forgets what was counted; costs a
+ * few per cent of a small model's time. UNSUPPORTED where the device computes. */
+RG_API RG_MUST_CHECK rg_code rg_engine_time_kernels(rg_engine *engine, bool on, rg_status *st);
+/* What one kernel did in one part of the model, with one type of weights. */
+typedef struct rg_kernel_meter {
+    const char *part, *kernel; /* static */
+    const char *type;          /* static; "" = reads no weights of a block format */
+    uint64_t calls;            /* parallel phases, or sections of one thread */
+    uint64_t ns;               /* wall time; the meters add up to the time in kernels */
+    uint64_t busy_ns;          /* of all threads together */
+    uint64_t bytes;            /* that must be read and written at least; 0 = not stated */
+    uint64_t ops;              /* multiply-adds; 0 = not stated */
+} rg_kernel_meter;
+/* Fills the first `cap`, in the order of the model, and returns how many there are; 0 also when no
+ * memory is left for it. */
+RG_API size_t rg_engine_get_kernel_meters(const rg_engine *engine, rg_kernel_meter *out,
+                                          size_t cap);
+
 /* Forgets the cached experts, as if the engine had just been opened; with `page_cache` the system
  * is asked to forget the model's files too. */
 RG_API RG_MUST_CHECK rg_code rg_engine_drop_caches(rg_engine *engine, bool page_cache,

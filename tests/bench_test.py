@@ -44,6 +44,65 @@ def median(values):
     return values[half] if len(values) % 2 else (values[half - 1] + values[half]) / 2
 
 
+class Kernels(unittest.TestCase):
+    """bench --kernels: every matrix is seen once a token, and the rows explain the time."""
+
+    def table(self, *args):
+        return bench("--kernels", "-p", 24, "-n", 12, "--reps", 2, *args)[0]
+
+    def weights(self, phase):
+        rows = [row for row in phase["kernels"] if row["kernel"] == "product"]
+        self.assertTrue(all(row["gb_s"] > 0 and row["gmac_s"] > 0 for row in rows))
+        return sum(row["ops"] for row in rows)
+
+    def test_rows_explain_the_time(self):
+        table = self.table()
+        for name, tokens in (("prefill", 24), ("decode", 12)):
+            phase = table[name]
+            self.assertEqual(phase["tokens"], tokens)
+            total = sum(row["ms"] for row in phase["kernels"])
+            self.assertAlmostEqual(total, phase["accounted_share"] * phase["wall_ms"], delta=1e-4)
+            self.assertLessEqual(phase["accounted_share"], 1.0001)
+            self.assertGreater(phase["accounted_share"], 0.5)  # a tiny model, a busy machine
+            for row in phase["kernels"]:
+                self.assertLessEqual(row["busy_share"], 1.01, row)
+            parts = {row["part"] for row in phase["kernels"]}
+            self.assertLessEqual({"hyper-connections", "delta net", "attention", "experts",
+                                  "head"}, parts)
+        # Products are linear in the rows, but for the head (one row of a prompt) and rows of the
+        # index (only where blocks are chosen).
+        per_token = [self.weights(table[name]) / table[name]["tokens"]
+                     for name in ("prefill", "decode")]
+        self.assertLess(per_token[0], per_token[1])
+        self.assertGreater(table["read_gb_s"], 0)
+
+    def test_waits_have_a_row(self):
+        rows = self.table(*STREAMED)["decode"]["kernels"]
+        waits = [row for row in rows if row["kernel"] == "wait for the drive"]
+        self.assertIn("experts", {row["part"] for row in waits})
+
+    def test_kernel_set_is_still_a_flag(self):
+        quick = ("-p", 4, "-n", 2, "--reps", 1)
+        for words in (("--kernels", "ref"), ("--kernels=ref",), ("--kernels", "auto")):
+            self.assertTrue("decode_tok_s" in bench(*words, *quick)[0])
+        both = bench("--kernels", "--kernels", "ref", *quick, name="a-mix")[0]
+        kinds = {row["type"] for row in both["decode"]["kernels"]}
+        self.assertIn("iq4_nl", kinds)
+        self.assertNotIn("quantize", {row["kernel"] for row in both["decode"]["kernels"]})
+        wrong = start("-m", model("a-f32"), "--kernels=fast")
+        self.assertEqual(wrong.returncode, 2)
+        self.assertIn("auto", wrong.stderr)
+        self.assertEqual(start("-m", model("a-f32"), "--kernels", "--ab", "io=uring,pread")
+                         .returncode, 2)
+
+    def test_table_for_people(self):
+        run = start("-m", model("a-f32"), "--threads", 2, "--kernels", "-p", 8, "-n", 4,
+                    "--reps", 1)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertRegex(run.stdout, r"decode of 4 tokens: [0-9.]+ ms a token")
+        self.assertRegex(run.stdout, r"experts +product +f32 +[0-9.]+")
+
+
 class Bench(unittest.TestCase):
     def check_runs(self, part, reps, skipped=()):
         for key in KEYS:

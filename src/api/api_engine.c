@@ -361,6 +361,29 @@ size_t rg_engine_get_layer_meters(const rg_engine *e, rg_layer_meters *out, size
     return n;
 }
 
+rg_code rg_engine_time_kernels(rg_engine *e, bool on, rg_status *st) {
+    return rg_core_time_kernels(e->core, on, st);
+}
+
+size_t rg_engine_get_kernel_meters(const rg_engine *e, rg_kernel_meter *out, size_t cap) {
+    rg_kernel_time *t = rg_alloc(cap ? cap : 1, sizeof *t, NULL);
+    if (!t) return 0;
+    const size_t n = rg_core_kernel_times(e->core, t, cap);
+    for (size_t i = 0; i < n && i < cap; i++) {
+        const rg_type_info *info = rg_type_get(t[i].type);
+        out[i] = (rg_kernel_meter){.part = t[i].part,
+                                   .kernel = t[i].kernel,
+                                   .type = info ? info->name : "",
+                                   .calls = t[i].calls,
+                                   .ns = t[i].ns,
+                                   .busy_ns = t[i].busy_ns,
+                                   .bytes = t[i].bytes,
+                                   .ops = t[i].ops};
+    }
+    rg_free(t);
+    return n;
+}
+
 rg_code rg_engine_drop_caches(rg_engine *e, bool page_cache, rg_status *st) {
     if (rg_core_stream(e->core)) rg_stream_clear(rg_core_stream(e->core));
     if (!page_cache) return RG_OK;

@@ -126,12 +126,14 @@ static uint32_t guess_prefill(rg_core *core, uint32_t T) {
 }
 
 void rg_experts_ahead(rg_core *core, uint32_t next_layer, uint32_t T) {
+    const uint64_t begin = rg_timing_begin(core->timing);
     const rg_stream_mode mode = rg_experts_mode(T);
     const uint32_t n = mode == RG_MODE_DECODE ? guess_decode(core, T) : guess_prefill(core, T);
     if (core->trace) rg_trace_ahead(core->trace, next_layer, core->s.items, n, mode);
-    if (!core->stream) return;
+    if (!core->stream) return; /* a trace is being made: nobody times it */
     const uint32_t base = rg_stream_item(core->stream, next_layer, 0);
     for (uint32_t i = 0; i < n; i++)
         core->s.items[i] += base;
     rg_stream_ahead(core->stream, next_layer, core->s.items, n, UINT32_MAX, mode);
+    rg_timing_end(core->timing, RG_KERNEL_PLAN, begin);
 }

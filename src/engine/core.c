@@ -97,6 +97,7 @@ void rg_core_destroy(rg_core *core) {
     rg_pool_destroy(core->pool);
     rg_weights_unload(&core->w);
     rg_mem_unmap(core->scratch_memory, core->scratch_bytes);
+    rg_timing_destroy(core->timing);
     rg_free(core->inv_freq);
     rg_free(core->layer_times);
     rg_free(core->expert_uses);
@@ -130,6 +131,13 @@ void rg_core_ple_meters(const rg_core *core, rg_ple_meters *out) {
 const rg_layer_times *rg_core_get_layer_times(const rg_core *core, uint32_t *n_layer) {
     *n_layer = core->hp->n_layer + core->hp->n_mtp;
     return core->layer_times;
+}
+
+rg_code rg_core_time_kernels(rg_core *core, bool on, rg_status *st) {
+    if (core->gpu) return rg_fail(st, RG_UNSUPPORTED, "kernels are timed on the CPU only");
+    rg_timing_destroy(core->timing);
+    core->timing = NULL;
+    return on ? rg_timing_create(&core->timing, rg_pool_threads(core->pool), st) : RG_OK;
 }
 
 rg_stream *rg_core_stream(const rg_core *core) {
@@ -178,7 +186,7 @@ static void rope_rows(void *arg, size_t begin, size_t end, int thread) {
 
 void rg_window_rope(const rg_window *win) {
     rg_window copy = *win;
-    rg_pool_run(win->core->pool, win->T, 1, rope_rows, &copy);
+    rg_core_run(win->core, RG_KERNEL_ROPE, win->T, 1, rope_rows, &copy);
 }
 
 /* Every stream starts as the token's embedding. */
@@ -263,6 +271,7 @@ rg_code rg_window_run(const rg_window *win, const rg_eval_call *call, rg_status 
     rg_core *core = win->core;
     if (core->gpu) return rg_gpu_window_run(win, call, st);
     rg_window rows = *win;
+    rg_timing_window(core->timing);
     RG_TRY(rg_ple_request(win, st));
     const uint64_t begin = rg_now_ns();
     for (uint32_t i = 0; i < win->n_seg; i++) {
@@ -270,7 +279,8 @@ rg_code rg_window_run(const rg_window *win, const rg_eval_call *call, rg_status 
         if (seg->seq->moce) rg_moce_begin(seg->seq->moce, seg->pos0, seg->n);
         RG_ASSERT(seg->n_draft < seg->n);
     }
-    rg_pool_run(core->pool, win->T, 1, embed_rows, &rows);
+    rg_timing_part(core->timing, RG_PART_EMBED);
+    rg_core_run(core, RG_KERNEL_UNPACK, win->T, 1, embed_rows, &rows);
     rg_window_rope(win);
     core->lap_ns = rg_now_ns();
     core->times.embed_ns += core->lap_ns - begin;
@@ -303,15 +313,18 @@ rg_code rg_core_head(rg_core *core, const rg_hc_weights *hc, const rg_mat *outpu
     RG_ASSERT(n >= 1 && n <= RG_HEAD_ROWS);
     const rg_hparams *hp = core->hp;
     RG_TRY(rg_hc_read(core, hc, residual, n, hp->n_layer, "final mixer", st));
+    rg_timing_part(core->timing, RG_PART_HEAD);
     rg_input in;
     rg_input_set(&in, core->s.u, n, hp->n_embd, &core->s.act);
     rg_core_mul(core, &in, &(rg_product){output, core->s.logits}, 1);
+    const uint64_t begin = rg_timing_begin(core->timing);
     for (size_t i = 0; i < (size_t)n * hp->n_vocab; i++) {
         if (isfinite(core->s.logits[i])) continue;
         return rg_fail(st, RG_FORMAT,
                        "logit %zu is not finite behind layer %u: the output weights are damaged",
                        i % hp->n_vocab, hp->n_layer - 1);
     }
+    rg_timing_end(core->timing, RG_KERNEL_CHECK, begin);
     return RG_OK;
 }
 

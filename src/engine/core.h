@@ -5,7 +5,7 @@
 #ifndef RG_ENGINE_CORE_H
 #define RG_ENGINE_CORE_H
 
-#include "engine/engine.h"
+#include "engine/timing.h"
 
 /* ---- weights -------------------------------------------------------------------------------- */
 
@@ -215,6 +215,7 @@ struct rg_core {
     rg_mat_name *mats; /* [n_mat] matrices of the weights and their tensors */
     uint32_t n_mat, mat_cap;
     rg_importance *importance; /* NULL: nothing is collected */
+    rg_timing *timing;         /* NULL: kernels are not timed */
     rg_core_times times;
     rg_ple_reader *ple;          /* NULL: no n-gram table */
     rg_layer_times *layer_times; /* [n_layer + n_mtp] */
@@ -325,6 +326,17 @@ rg_code rg_take_memory(void **out, size_t bytes, rg_status *st);
 
 /* Rotation tables of the window's rows into s.rope. */
 void rg_window_rope(const rg_window *win);
+
+/* Runs fn over [0, n) on the compute threads, as rg_pool_run does; `kernel` is what the timing
+ * calls it where no slots were announced. */
+static inline void rg_core_run(rg_core *core, rg_kernel kernel, size_t n, size_t grain,
+                               rg_pool_fn *fn, void *arg) {
+    if (core->timing) {
+        rg_timing_run(core->timing, core->pool, kernel, n, grain, fn, arg);
+    } else {
+        rg_pool_run(core->pool, n, grain, fn, arg);
+    }
+}
 
 /* ---- products ------------------------------------------------------------------------------- */
 

@@ -175,6 +175,23 @@ typedef struct rg_layer_times {
 /* [n_layer], behind the trunk layers the draft block where there is one. */
 const rg_layer_times *rg_core_get_layer_times(const rg_core *core, uint32_t *n_layer);
 
+/* Times kernel by kernel (engine/timing.h) from here on, or no longer; starting again forgets what
+ * was counted. UNSUPPORTED on a GPU. */
+RG_MUST_CHECK rg_code rg_core_time_kernels(rg_core *core, bool on, rg_status *st);
+/* What one kernel did in one part of the model with one type of weights. */
+typedef struct rg_kernel_time {
+    const char *part, *kernel; /* static */
+    uint32_t type;             /* rg_type; RG_TYPE_COUNT = reads no weights of a block format */
+    uint64_t calls;            /* phases, or sections of one thread */
+    uint64_t ns;               /* wall time */
+    uint64_t busy_ns;          /* of all threads together */
+    uint64_t bytes;            /* that must be read and written at least; 0 = not stated */
+    uint64_t ops;              /* multiply-adds; 0 = not stated */
+} rg_kernel_time;
+/* Fills the first `cap` that were called, in the order of the model, and returns how many there
+ * are: none while nothing is timed. */
+size_t rg_core_kernel_times(const rg_core *core, rg_kernel_time *out, size_t cap);
+
 /* ---- sequences ------------------------------------------------------------------------------ */
 
 typedef struct rg_seq_options {

@@ -110,30 +110,6 @@ static void block_keys(void *arg, size_t begin, size_t end, int thread) {
     }
 }
 
-static void sort_ascending(uint32_t *a, uint32_t n) {
-    /* Heap sort: in place, n log n, no recursion. */
-    for (uint32_t end = n, start = n / 2; end > 1;) {
-        if (start > 0) {
-            start--;
-        } else {
-            end--;
-            const uint32_t t = a[0];
-            a[0] = a[end];
-            a[end] = t;
-        }
-        for (uint32_t i = start;;) {
-            uint32_t child = 2 * i + 1;
-            if (child >= end) break;
-            if (child + 1 < end && a[child + 1] > a[child]) child++;
-            if (a[child] <= a[i]) break;
-            const uint32_t t = a[i];
-            a[i] = a[child];
-            a[child] = t;
-            i = child;
-        }
-    }
-}
-
 /* Allowed keys of one row as runs of positions, ascending (spec 4.5). */
 static void select_rows(void *arg, size_t begin, size_t end, int thread) {
     const attn_job *job = arg;
@@ -161,8 +137,7 @@ static void select_rows(void *arg, size_t begin, size_t end, int thread) {
                                 hp->idx_n_head, hp->idx_head_dim, &keys, 0, n_block, scores,
                                 core->threads[thread].attn);
         look_at(job, scores, n_block);
-        rg_top_k(scores, n_block, keep, top);
-        sort_ascending(top, keep);
+        rg_top_k_ascending(scores, n_block, keep, top);
         uint32_t runs = 0;
         for (uint32_t b = 0; b < keep; b++) {
             const uint32_t pos = top[b] * ratio;
@@ -227,18 +202,36 @@ static void cut_heads(attn_job *job) {
     job->n_piece = (group + job->piece_heads - 1) / job->piece_heads * hp->n_head_kv;
 }
 
+/* Every row reads the keys and values it may see, once for each head of the cache. */
+static void expect_attention(const attn_job *job) {
+    const rg_core *core = job->core;
+    if (!core->timing) return;
+    const rg_hparams *hp = core->hp;
+    uint64_t seen = 0;
+    for (uint32_t t = 0; t < job->seg->n; t++) {
+        const size_t row = job->seg->row0 + t;
+        for (uint32_t i = 0; i < core->s.n_run[row]; i++)
+            seen += core->s.run_count[row * core->s.run_cap + i];
+    }
+    const uint64_t width = 2 * (uint64_t)hp->head_dim;
+    rg_timing_expect(core->timing, RG_KERNEL_ATTEND, RG_TIMING_NO_TYPE,
+                     seen * hp->n_head_kv * width * cache_bytes(job->seg->seq),
+                     seen * hp->n_head * width);
+}
+
 static void attend_segment(attn_job *job) {
     rg_core *core = job->core;
-    rg_pool_run(core->pool, job->seg->n, 1, prepare_rows, job);
+    rg_core_run(core, RG_KERNEL_PREPARE, job->seg->n, 1, prepare_rows, job);
     if (job->w->ratio) {
         const uint32_t ratio = job->w->ratio;
         job->first_block = job->seg->pos0 / ratio;
         const uint32_t last = (job->seg->pos0 + job->seg->n) / ratio;
-        rg_pool_run(core->pool, last - job->first_block, 1, block_keys, job);
+        rg_core_run(core, RG_KERNEL_BLOCK_KEYS, last - job->first_block, 1, block_keys, job);
     }
-    rg_pool_run(core->pool, job->seg->n, 1, select_rows, job);
+    rg_core_run(core, RG_KERNEL_SELECT, job->seg->n, 1, select_rows, job);
     cut_heads(job);
-    rg_pool_run(core->pool, (size_t)job->seg->n * job->n_piece, 1, attend, job);
+    expect_attention(job);
+    rg_core_run(core, RG_KERNEL_ATTEND, (size_t)job->seg->n * job->n_piece, 1, attend, job);
 }
 
 rg_code rg_layer_attn(const rg_window *win, const rg_attn_weights *w, uint32_t kv_layer,
@@ -255,6 +248,7 @@ rg_code rg_layer_attn(const rg_window *win, const rg_attn_weights *w, uint32_t k
         indexed = indexed || selects(&job);
     }
     if (indexed) products[n++] = (rg_product){&w->idx_q, s->idx_q};
+    rg_timing_part(core->timing, RG_PART_ATTENTION);
     rg_input in;
     rg_input_set(&in, s->u, win->T, hp->n_embd, &s->act);
     rg_core_mul(core, &in, products, n);

@@ -84,6 +84,15 @@ static void head_steps(void *arg, size_t begin, size_t end, int thread) {
     }
 }
 
+/* A state is read and written once a window, each row passes over it twice: 2 D^2 products a row
+ * for the memory and the answer, D^2 for the change. */
+static void expect_steps(const gdn_job *job) {
+    const rg_hparams *hp = job->core->hp;
+    const uint64_t cells = (uint64_t)hp->n_v_head * hp->ssm_head_dim * hp->ssm_head_dim;
+    rg_timing_expect(job->core->timing, RG_KERNEL_DELTA, RG_TIMING_NO_TYPE,
+                     2 * cells * sizeof(float), 3 * cells * job->seg->n);
+}
+
 static void gate_rows(void *arg, size_t begin, size_t end, int thread) {
     const gdn_job *job = arg;
     rg_core *core = job->core;
@@ -109,6 +118,7 @@ void rg_layer_gdn(const rg_window *win, uint32_t layer) {
     rg_scratch *s = &core->s;
     const rg_hparams *hp = core->hp;
     const rg_gdn_weights *w = &core->w.layers[layer].gdn;
+    rg_timing_part(core->timing, RG_PART_GDN);
     rg_input in;
     rg_input_set(&in, s->u, win->T, hp->n_embd, &s->act);
     const rg_product products[4] = {
@@ -118,11 +128,12 @@ void rg_layer_gdn(const rg_window *win, uint32_t layer) {
     for (uint32_t i = 0; i < win->n_seg; i++) {
         job.seg = &win->segs[i];
         job.state = &job.seg->seq->layers[layer];
-        rg_pool_run(core->pool, job.seg->n, 1, conv_rows, &job);
-        rg_pool_run(core->pool, hp->n_v_head, 1, head_steps, &job);
+        rg_core_run(core, RG_KERNEL_CONV, job.seg->n, 1, conv_rows, &job);
+        expect_steps(&job);
+        rg_core_run(core, RG_KERNEL_DELTA, hp->n_v_head, 1, head_steps, &job);
         keep_history(&job);
     }
-    rg_pool_run(core->pool, (size_t)win->T * hp->n_v_head, 1, gate_rows, &job);
+    rg_core_run(core, RG_KERNEL_GATE, (size_t)win->T * hp->n_v_head, 1, gate_rows, &job);
     rg_input_set(&in, s->gdn_o, win->T, hp->n_v_head * hp->ssm_head_dim, &s->act);
     rg_core_mul(core, &in, &(rg_product){&w->out, s->y}, 1);
 }

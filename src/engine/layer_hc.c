@@ -59,8 +59,11 @@ rg_code rg_hc_read(rg_core *core, const rg_hc_weights *w, const float *residual,
     rg_scratch *s = &core->s;
     const rg_hparams *hp = core->hp;
     atomic_bool broken = false;
+    rg_timing_part(core->timing, RG_PART_HC);
     hc_job job = {.core = core, .w = w, .residual = residual, .broken = &broken};
-    rg_pool_run(core->pool, (size_t)T * hp->n_hc, 1, norm_rows, &job);
+    const uint64_t wide = (uint64_t)T * hp->n_hc * hp->n_embd * sizeof(float);
+    rg_timing_expect(core->timing, RG_KERNEL_NORM, RG_TIMING_NO_TYPE, 2 * wide, 0);
+    rg_core_run(core, RG_KERNEL_NORM, (size_t)T * hp->n_hc, 1, norm_rows, &job);
     if (atomic_load_explicit(&broken, memory_order_relaxed)) {
         return rg_fail(st, RG_FORMAT,
                        "values that are not finite reach layer %u (%s): the weights before it are "
@@ -71,10 +74,11 @@ rg_code rg_hc_read(rg_core *core, const rg_hc_weights *w, const float *residual,
     rg_input_set(&in, s->normed, T, hp->n_hc * hp->n_embd, &s->act);
     const rg_product first[2] = {{&w->down, s->low}, {&w->inject, s->inject}};
     rg_core_mul(core, &in, first, w->inject.data ? 2 : 1);
-    rg_pool_run(core->pool, T, 1, low_rows, &job);
+    rg_core_run(core, RG_KERNEL_ACTIVATE, T, 1, low_rows, &job);
     rg_input_set(&in, s->low, T, hp->n_hc_rank, &s->act);
     rg_core_mul(core, &in, &(rg_product){&w->up, s->mix}, 1);
-    rg_pool_run(core->pool, T, 1, mix_rows, &job);
+    rg_timing_expect(core->timing, RG_KERNEL_MIX, RG_TIMING_NO_TYPE, 2 * wide, 0);
+    rg_core_run(core, RG_KERNEL_MIX, T, 1, mix_rows, &job);
     return RG_OK;
 }
 
@@ -90,5 +94,8 @@ static void write_rows(void *arg, size_t begin, size_t end, int thread) {
 
 void rg_hc_write(rg_core *core, float *residual, uint32_t T) {
     hc_job job = {.core = core, .target = residual};
-    rg_pool_run(core->pool, (size_t)T * core->hp->n_hc, 1, write_rows, &job);
+    rg_timing_part(core->timing, RG_PART_HC);
+    rg_timing_expect(core->timing, RG_KERNEL_WRITE, RG_TIMING_NO_TYPE,
+                     2 * sizeof(float) * T * core->hp->n_hc * core->hp->n_embd, 0);
+    rg_core_run(core, RG_KERNEL_WRITE, (size_t)T * core->hp->n_hc, 1, write_rows, &job);
 }

@@ -112,12 +112,15 @@ static void hidden_tasks(void *arg, size_t begin, size_t end, int thread) {
         const rg_mat up = with_data(&job->w->up, e->up);
         core->ops->mul(&gate, r0, r1, &job->u, s->pair_row + first, s->pair_slot + first, n,
                        s->gate, n_ff, tmp);
+        rg_timing_lap(core->timing, thread, 0);
         core->ops->mul(&up, r0, r1, &job->u_up, s->pair_row + first, s->pair_slot + first, n, s->up,
                        n_ff, tmp);
+        rg_timing_lap(core->timing, thread, 1);
         for (uint32_t j = 0; j < n; j++) {
             const size_t at = (size_t)s->pair_slot[first + j] * n_ff + r0;
             core->ops->silu_mul(s->gate + at, s->up + at, s->gate + at, r1 - r0);
         }
+        rg_timing_lap(core->timing, thread, 2);
     }
 }
 
@@ -186,15 +189,43 @@ static void see_batch(const moe_job *job, uint32_t n) {
     }
 }
 
+/* What the timing is told of the n experts of s->batch. */
+static uint32_t batch_pairs(const moe_job *job, uint32_t n) {
+    uint32_t pairs = 0, first = 0;
+    for (uint32_t i = 0; i < n; i++)
+        pairs += pairs_of(&job->core->s, job->core->s.batch[i].expert, &first);
+    return pairs;
+}
+
+static void expect_hidden(const moe_job *job, uint32_t n) {
+    rg_timing *p = job->core->timing;
+    if (!p) return;
+    const uint32_t pairs = batch_pairs(job, n);
+    rg_timing_part(p, RG_PART_EXPERTS);
+    rg_timing_expect_products(p, &job->w->gate.mat, n, pairs, job->u.form);
+    rg_timing_expect_products(p, &job->w->up.mat, n, pairs, job->u_up.form);
+    rg_timing_expect(p, RG_KERNEL_ACTIVATE, RG_TIMING_NO_TYPE,
+                     (uint64_t)pairs * job->w->n_ff * 3 * sizeof(float), 0);
+}
+
+static void expect_down(const moe_job *job, uint32_t n) {
+    if (!job->core->timing) return;
+    rg_timing_expect_products(job->core->timing, &job->w->down.mat, n, batch_pairs(job, n),
+                              job->hidden.form);
+}
+
 /* Computes the n experts of s->batch, whose bytes are at hand, for all their pairs. */
 static void run_batch(moe_job *job, uint32_t n) {
     rg_core *core = job->core;
     if (!n) return;
     job->blocks = (job->w->n_ff + ROW_BLOCK - 1) / ROW_BLOCK;
-    rg_pool_run(core->pool, (size_t)n * job->blocks, 1, hidden_tasks, job);
-    if (job->hidden.form != RG_ACT_F32) rg_pool_run(core->pool, n, 1, quantize_tasks, job);
+    expect_hidden(job, n);
+    rg_core_run(core, RG_KERNEL_PRODUCT, (size_t)n * job->blocks, 1, hidden_tasks, job);
+    if (job->hidden.form != RG_ACT_F32)
+        rg_core_run(core, RG_KERNEL_QUANTIZE, n, 1, quantize_tasks, job);
     job->blocks = (core->hp->n_embd + ROW_BLOCK - 1) / ROW_BLOCK;
-    rg_pool_run(core->pool, (size_t)n * job->blocks, 1, down_tasks, job);
+    expect_down(job, n);
+    rg_core_run(core, RG_KERNEL_PRODUCT, (size_t)n * job->blocks, 1, down_tasks, job);
     if (core->importance) see_batch(job, n);
 }
 
@@ -214,6 +245,7 @@ static rg_code run_pending(moe_job *job, const rg_turn *turn, uint32_t n_batch, 
         const uint64_t begin = rg_now_ns();
         const rg_code rc = rg_stream_wait(stream, &item, st);
         *wait_ns += rg_now_ns() - begin;
+        rg_timing_end(core->timing, RG_KERNEL_WAIT, begin);
         RG_TRY(rc);
         add_to_batch(job, n_batch++, item - base);
         const bool last = i + 1 == turn->n_pending;
@@ -295,7 +327,7 @@ static void run_shared(moe_job *job, rg_input *u, const rg_mat *router, const rg
 static void finish_shared(moe_job *job) {
     rg_core *core = job->core;
     rg_scratch *s = &core->s;
-    rg_pool_run(core->pool, job->T, 1, shared_rows, job);
+    rg_core_run(core, RG_KERNEL_ACTIVATE, job->T, 1, shared_rows, job);
     rg_input hidden;
     rg_input_set(&hidden, s->shared_hidden, job->T, core->hp->n_ff_shared, &s->act_hidden);
     rg_core_mul(core, &hidden, &(rg_product){&job->w->shared_down, s->shared_out}, 1);
@@ -355,13 +387,15 @@ static void count_uses(rg_core *core, uint32_t layer, uint32_t n) {
 
 static rg_code route(moe_job *job, const rg_window *win, uint32_t *n, rg_status *st) {
     rg_core *core = job->core;
-    rg_pool_run(core->pool, job->T, 1, route_rows, job);
+    rg_core_run(core, RG_KERNEL_ROUTE, job->T, 1, route_rows, job);
     if (atomic_load_explicit(&job->broken, memory_order_relaxed)) {
         return rg_fail(st, RG_FORMAT, "the router of layer %u gives values that are not finite",
                        job->layer);
     }
     if (rg_tapped(core)) RG_TRY(tap_routes(win, job->layer, st));
+    const uint64_t begin = rg_timing_begin(core->timing);
     *n = rg_moe_group(core, job->T);
+    rg_timing_end(core->timing, RG_KERNEL_PLAN, begin);
     core->times.n_distinct += *n;
     count_uses(core, job->layer, *n);
     if (core->trace) {
@@ -397,12 +431,14 @@ static rg_code run_streamed(moe_job *job, const rg_window *win, rg_input *u, rg_
     const uint64_t begin = rg_now_ns();
     RG_TRY(route(job, win, &n, st));
     rg_experts_record(core, job->layer, job->T);
+    const uint64_t planning = rg_timing_begin(core->timing);
     const uint32_t base = rg_stream_item(core->stream, job->layer, 0);
     for (uint32_t i = 0; i < n; i++)
         s->items[i] = base + s->active[i];
     const rg_turn *turn = NULL;
     RG_TRY(
         rg_stream_begin(core->stream, job->layer, s->items, n, rg_experts_mode(job->T), &turn, st));
+    rg_timing_end(core->timing, RG_KERNEL_PLAN, planning);
     core->times.plan_ns += rg_now_ns() - begin;
     job->times->before_router_ns += rg_core_lap(core);
     const rg_mat *next = rg_experts_guess_router(core, job->layer, job->T);
@@ -410,6 +446,7 @@ static rg_code run_streamed(moe_job *job, const rg_window *win, rg_input *u, rg_
     if (next) rg_experts_ahead(core, job->layer + 1, job->T);
     finish_shared(job);
     prepare_experts(job, u);
+    rg_timing_part(core->timing, RG_PART_EXPERTS);
     const rg_code rc = run_waves(job, turn, st);
     rg_stream_end(core->stream, 0);
     return rc;
@@ -423,10 +460,14 @@ rg_code rg_layer_moe(const rg_window *win, const rg_moe_weights *w, uint32_t lay
                    .times = &core->layer_times[layer],
                    .layer = layer,
                    .T = win->T};
+    rg_timing_part(core->timing, RG_PART_ROUTER);
     rg_input u;
     rg_input_set(&u, core->s.u, win->T, core->hp->n_embd, &core->s.act);
     RG_TRY(core->stream ? run_streamed(&job, win, &u, st) : run_resident(&job, win, &u, st));
-    rg_pool_run(core->pool, win->T, 1, combine_rows, &job);
+    rg_timing_expect(
+        core->timing, RG_KERNEL_COMBINE, RG_TIMING_NO_TYPE,
+        (uint64_t)win->T * (core->hp->n_expert_used + 2) * core->hp->n_embd * sizeof(float), 0);
+    rg_core_run(core, RG_KERNEL_COMBINE, win->T, 1, combine_rows, &job);
     job.times->phase2_ns += rg_core_lap(core);
     return rg_tapped(core) ? tap_outputs(win, w, layer, st) : RG_OK;
 }

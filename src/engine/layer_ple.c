@@ -83,7 +83,8 @@ rg_code rg_ple_request(const rg_window *win, rg_status *st) {
     const uint64_t begin = rg_now_ns();
     rg_window copy = *win;
     rg_ple_reader_cancel(core->ple);
-    rg_pool_run(core->pool, win->T, 1, hash_share, &copy);
+    rg_timing_part(core->timing, RG_PART_NGRAM);
+    rg_core_run(core, RG_KERNEL_HASH, win->T, 1, hash_share, &copy);
     const rg_code rc = rg_ple_reader_request(core->ple, win->T * core->hp->ple_n_head, st);
     core->times.ple_ns += rg_now_ns() - begin;
     return rc;
@@ -122,13 +123,15 @@ static void unpack_share(void *arg, size_t begin, size_t end, int thread) {
 rg_code rg_ple_join(const rg_window *win, rg_status *st) {
     rg_core *core = win->core;
     const uint64_t begin = rg_now_ns();
+    rg_timing_part(core->timing, RG_PART_NGRAM);
     const rg_code rc = rg_ple_reader_join(core->ple, st);
+    rg_timing_end(core->timing, RG_KERNEL_WAIT, begin);
     const uint64_t joined = rg_now_ns();
     core->times.ple_wait_ns += joined - begin;
     RG_TRY(rc);
     _Atomic uint64_t damaged = UINT64_MAX;
     unpack_job job = {.core = core, .damaged = &damaged};
-    rg_pool_run(core->pool, (size_t)win->T * core->hp->ple_n_head, core->hp->ple_n_head,
+    rg_core_run(core, RG_KERNEL_UNPACK, (size_t)win->T * core->hp->ple_n_head, core->hp->ple_n_head,
                 unpack_share, &job);
     core->times.ple_ns += rg_now_ns() - joined;
     const uint64_t bad = atomic_load(&damaged);
@@ -223,11 +226,11 @@ rg_code rg_layer_ple(const rg_window *win, uint32_t layer, rg_status *st) {
     const rg_product products[2] = {{&w->key, s->mix}, {&w->value, s->ple_value}};
     rg_core_mul(core, &in, products, 2);
     ple_job job = {.core = core, .w = w};
-    rg_pool_run(core->pool, (size_t)win->T * hp->n_hc, 1, gate_rows, &job);
+    rg_core_run(core, RG_KERNEL_GATE, (size_t)win->T * hp->n_hc, 1, gate_rows, &job);
     for (uint32_t i = 0; i < win->n_seg; i++) {
         job.seg = &win->segs[i];
         job.state = &job.seg->seq->layers[layer];
-        rg_pool_run(core->pool, job.seg->n, 1, inject_rows, &job);
+        rg_core_run(core, RG_KERNEL_CONV, job.seg->n, 1, inject_rows, &job);
         keep_history(&job);
     }
     return RG_OK;

@@ -124,7 +124,8 @@ rg_code rg_mtp_run(rg_core *core, const rg_mtp_feed *feeds, uint32_t n_feed, rg_
     RG_ASSERT(win.T <= core->chunk);
     atomic_bool broken = false;
     mtp_job job = {.feeds = feeds, .win = &win, .broken = &broken};
-    rg_pool_run(core->pool, win.T, 1, input_rows, &job);
+    rg_timing_part(core->timing, RG_PART_DRAFT);
+    rg_core_run(core, RG_KERNEL_NORM, win.T, 1, input_rows, &job);
     if (atomic_load(&broken)) {
         return rg_fail(st, RG_FORMAT, "values that are not finite leave layer %u",
                        core->hp->n_layer - 1);

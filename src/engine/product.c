@@ -36,7 +36,7 @@ rg_act rg_input_as(rg_core *core, rg_input *in, rg_type type) {
     if (form == RG_ACT_F32) return act;
     if (!in->ready[form]) {
         quantize_job job = {.core = core, .in = in, .form = form};
-        rg_pool_run(core->pool, in->T, 1, quantize_rows, &job);
+        rg_core_run(core, RG_KERNEL_QUANTIZE, in->T, 1, quantize_rows, &job);
         in->ready[form] = true;
     }
     act.codes = in->buffer->codes[form];
@@ -65,6 +65,7 @@ static void mul_rows(void *arg, size_t begin, size_t end, int thread) {
             job->core->ops->mul(p->w, (uint32_t)(r0 - first), (uint32_t)(r1 - first), &job->acts[i],
                                 NULL, NULL, job->T, p->y, p->w->n_out,
                                 job->core->threads[thread].mul);
+            rg_timing_lap(job->core->timing, thread, i);
         }
         first = last;
     }
@@ -79,8 +80,11 @@ void rg_core_mul(rg_core *core, rg_input *in, const rg_product *products, uint32
         acts[i] = rg_input_as(core, in, products[i].w->type);
         rows += products[i].w->n_out;
     }
+    for (uint32_t i = 0; i < n; i++) {
+        rg_timing_expect_products(core->timing, products[i].w, 1, in->T, acts[i].form);
+    }
     mul_job job = {.core = core, .products = products, .acts = acts, .n = n, .T = in->T};
-    rg_pool_run(core->pool, rows, ROW_GRAIN, mul_rows, &job);
+    rg_core_run(core, RG_KERNEL_PRODUCT, rows, ROW_GRAIN, mul_rows, &job);
     for (uint32_t i = 0; i < n && core->importance; i++) {
         if (products[i].y == core->s.ahead) continue; /* a guess with another layer's router */
         rg_importance_see(core->importance, products[i].w, 0, in->x, in->n_in, NULL, in->T);

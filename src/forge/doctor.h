@@ -109,6 +109,12 @@ RG_MUST_CHECK rg_code rg_doctor_run(rg_doctor_report *out, const rg_doctor_optio
  * `*gb_s` is what the full examination calls expert_ceiling_gb_s, 0 if it could not be measured. */
 RG_MUST_CHECK rg_code rg_doctor_expert_ceiling(double *gb_s, const char *model,
                                                uint64_t expert_bytes, rg_status *st);
+/* What `n_threads` compute threads (0 = all) reach at most, in about 1 s: reading memory, in 10^9
+ * bytes a second, and int8 multiply-adds of the level (NULL = best), in 10^9 a second; 0 = not
+ * known. */
+RG_MUST_CHECK rg_code rg_doctor_compute_ceilings(double *read_gb_s, double *int8_gmac_s,
+                                                 const char *cpu_level, int n_threads,
+                                                 rg_status *st);
 /* Lines for people; an object with stable keys, snake_case, units last. */
 RG_MUST_CHECK rg_code rg_doctor_text(const rg_doctor_report *r, rg_buf *out, rg_status *st);
 RG_MUST_CHECK rg_code rg_doctor_json(const rg_doctor_report *r, rg_buf *out, rg_status *st);

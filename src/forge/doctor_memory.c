@@ -1,4 +1,7 @@
-/* Read bandwidth of memory: every thread sums its part of an array several times the last cache. */
+/* What the processor gives: reading memory (every thread sums its part of an array several times
+ * the last cache), and int8 multiply-adds.
+ */
+#include <stdatomic.h>
 #include <string.h>
 
 #include "forge/doctor_parts.h"
@@ -70,4 +73,51 @@ cleanup:
     rg_mem_unmap(memory, (size_t)bytes);
     rg_pool_destroy(pool);
     return rc;
+}
+
+/* ---- integers ------------------------------------------------------------------------------- */
+
+#define PEAK_TURNS  1000000u
+#define PEAK_PASSES 5
+
+typedef struct peak_job {
+    const rg_ops *ops;
+    atomic_uint_fast64_t done; /* multiply-adds */
+    atomic_uint_fast64_t sink;
+} peak_job;
+
+static void peak_share(void *arg, size_t begin, size_t end, int thread) {
+    peak_job *job = arg;
+    int32_t sum = 0;
+    (void)begin, (void)end, (void)thread;
+    atomic_fetch_add(&job->done, job->ops->int8_peak(PEAK_TURNS, &sum));
+    atomic_fetch_add(&job->sink, (uint32_t)sum);
+}
+
+static rg_code measure_int8(double *gmac_s, rg_cpu_level level, int n_threads, rg_status *st) {
+    peak_job job = {.ops = rg_ops_get(level)};
+    rg_pool *pool = NULL;
+    if (!job.ops->int8_peak) return RG_OK;
+    RG_TRY(rg_pool_create(&pool, n_threads, st));
+    for (int pass = 0; pass < PEAK_PASSES; pass++) {
+        atomic_store(&job.done, 0);
+        const uint64_t t0 = rg_now_ns();
+        rg_pool_run(pool, (size_t)n_threads, 1, peak_share, &job);
+        const double rate = (double)atomic_load(&job.done) / (double)(rg_now_ns() - t0 + 1);
+        if (rate > *gmac_s) *gmac_s = rate;
+    }
+    rg_pool_destroy(pool);
+    return RG_OK;
+}
+
+rg_code rg_doctor_compute_ceilings(double *read_gb_s, double *int8_gmac_s, const char *cpu_level,
+                                   int n_threads, rg_status *st) {
+    rg_doctor_machine m = {.memory_available_bytes = rg_mem_available_bytes()};
+    rg_cpu_level level = RG_CPU_SCALAR;
+    const int n = n_threads > 0 ? n_threads : rg_cpu_count();
+    *read_gb_s = *int8_gmac_s = 0;
+    RG_TRY(rg_cpu_level_pick(&level, cpu_level, st));
+    RG_TRY(rg_doctor_measure_memory(&m, true, n, st));
+    *read_gb_s = m.memory_gb_s;
+    return measure_int8(int8_gmac_s, level, n, st);
 }

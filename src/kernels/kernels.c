@@ -1,6 +1,7 @@
 #include "kernels/kernels.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "kernels/cpu/levels.h"
 
@@ -128,5 +129,37 @@ void rg_top_k(const float *scores, uint32_t n, uint32_t k, uint32_t *out) {
         out[0] = out[left - 1];
         out[left - 1] = t;
         sift_down(scores, out, left - 1, 0);
+    }
+}
+
+/* Integers that order as the scores do: NaN lowest, -0 as 0. */
+static uint32_t order_key(float x) {
+    uint32_t bits;
+    if (isnan(x)) return 0;
+    x += 0.0f;
+    memcpy(&bits, &x, sizeof bits);
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+/* Radix selection: the key of rank k is found byte by byte from counts. */
+void rg_top_k_ascending(const float *scores, uint32_t n, uint32_t k, uint32_t *out) {
+    uint32_t limit = 0, mask = 0, equal = k; /* of the keys like `limit`, so many are taken */
+    for (uint32_t shift = 32; shift > 0;) {
+        uint32_t count[256] = {0}, digit = 255;
+        shift -= 8;
+        for (uint32_t i = 0; i < n; i++) {
+            const uint32_t key = order_key(scores[i]);
+            if ((key & mask) == limit) count[key >> shift & 255]++;
+        }
+        for (; count[digit] < equal; digit--)
+            equal -= count[digit];
+        limit |= digit << shift;
+        mask |= (uint32_t)255 << shift;
+    }
+    for (uint32_t i = 0, m = 0; m < k; i++) {
+        const uint32_t key = order_key(scores[i]);
+        if (key < limit || (key == limit && equal == 0)) continue;
+        equal -= key == limit;
+        out[m++] = i;
     }
 }

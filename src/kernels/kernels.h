@@ -153,6 +153,11 @@ typedef struct rg_ops {
     /* To and from the cache type. */
     void (*store)(const float *x, void *dst, bool f16, uint32_t n);
     void (*load)(const void *src, bool f16, float *y, uint32_t n);
+
+    /* A measuring stick: `turns` rounds of int8 multiply-adds into int32 that touch no memory, as
+     * fast as the level can. Returns how many there were; *sink holds a sum of them. NULL where a
+     * level has none. */
+    uint64_t (*int8_peak)(uint64_t turns, int32_t *sink);
 } rg_ops;
 
 /* Floats of `tmp` that attention and index_scores need for head size D. */
@@ -169,5 +174,7 @@ void rg_rope_table(float *cs, const double *inv_freq, uint32_t n_pair, uint64_t 
 /* Indices of the k largest of n scores into out[k], best first: higher score, then lower index. NaN
  * ranks below everything. 0 < k <= n. */
 void rg_top_k(const float *scores, uint32_t n, uint32_t k, uint32_t *out);
+/* The same indices in ascending order, in time that does not depend on k. */
+void rg_top_k_ascending(const float *scores, uint32_t n, uint32_t k, uint32_t *out);
 
 #endif

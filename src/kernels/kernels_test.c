@@ -6,7 +6,7 @@
 #define N_MAX 5000u
 
 static float scores[N_MAX];
-static uint32_t order[N_MAX], got[N_MAX];
+static uint32_t order[N_MAX], got[N_MAX], ascending[N_MAX];
 
 /* ---- top k ----------------------------------------------------------------------------------- */
 
@@ -17,6 +17,11 @@ static int compare_rank(const void *pa, const void *pb) {
     if (a_nan != b_nan) return a_nan ? 1 : -1;
     if (!a_nan && scores[a] != scores[b]) return scores[a] > scores[b] ? -1 : 1;
     return a < b ? -1 : 1;
+}
+
+static int compare_index(const void *pa, const void *pb) {
+    const uint32_t a = *(const uint32_t *)pa, b = *(const uint32_t *)pb;
+    return a < b ? -1 : a > b;
 }
 
 static void sort_all(uint32_t n) {
@@ -33,6 +38,11 @@ static void expect_top(uint32_t n, uint32_t k) {
         fail_msg("n %u k %u: rank %u is %u (%a), expected %u (%a)", n, k, i, got[i],
                  (double)scores[got[i] % N_MAX], order[i], (double)scores[order[i]]);
     }
+    if (k < N_MAX) assert_int_equal(got[k], 0xdeadbeef);
+    memcpy(ascending, order, k * sizeof *order);
+    qsort(ascending, k, sizeof *ascending, compare_index);
+    rg_top_k_ascending(scores, n, k, got);
+    assert_memory_equal(got, ascending, k * sizeof *got);
     if (k < N_MAX) assert_int_equal(got[k], 0xdeadbeef);
 }
 
@@ -151,7 +161,8 @@ static void tables_are_complete(void **state) {
         const rg_ops *ops = rg_ops_get((rg_cpu_level)level);
         assert_non_null(ops);
         const uint8_t *at = (const uint8_t *)ops + offsetof(rg_ops, mul);
-        for (; at < (const uint8_t *)(ops + 1); at += sizeof(void (*)(void))) {
+        for (; at < (const uint8_t *)ops + offsetof(rg_ops, int8_peak);
+             at += sizeof(void (*)(void))) {
             const uint8_t none[sizeof(void (*)(void))] = {0};
             assert_memory_not_equal(at, none, sizeof none);
         }
@@ -160,11 +171,24 @@ static void tables_are_complete(void **state) {
     (void)levels_here(); /* fails when a level that runs here has no kernels of its own */
 }
 
+static void peaks_count_their_work(void **state) {
+    (void)state;
+    const level_list levels = levels_here();
+    for (uint32_t l = 0; l < levels.n; l++) {
+        int32_t one = 0, ten = 0;
+        if (!levels.ops[l]->int8_peak) continue;
+        const uint64_t n = levels.ops[l]->int8_peak(1, &one);
+        assert_int_equal(levels.ops[l]->int8_peak(10, &ten), 10 * n);
+        assert_true(one > 0 && ten == 10 * one); /* sums of equal products */
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(top_k_equals_a_sort),    cmocka_unit_test(top_k_of_sorted_scores),
         cmocka_unit_test(rope_table_equals_libm), cmocka_unit_test(rope_table_at_zero_and_quarters),
         cmocka_unit_test(forms_follow_the_block), cmocka_unit_test(tables_are_complete),
+        cmocka_unit_test(peaks_count_their_work),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

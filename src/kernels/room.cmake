@@ -32,12 +32,14 @@ rg_kernel_level(scalar RG_CPU_SCALAR)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   rg_kernel_level(v3 RG_CPU_X86_V3 -march=x86-64-v3)
   rg_kernel_forms(v3 x86 -march=x86-64-v3)
+  target_compile_definitions(rg_kernels_v3 PRIVATE RG_LEVEL_PEAK=rg_v3_int8_peak)
   set(rg_v4_flags -march=x86-64-v4 -mavx512vnni -mavx512vbmi -mavx512bitalg
     -mprefer-vector-width=512)
   rg_kernel_level(v4 RG_CPU_X86_V4 ${rg_v4_flags})
   rg_kernel_forms(v4 x86 ${rg_v4_flags})
   target_compile_definitions(rg_kernels_v4 PRIVATE RG_LEVEL_ATTENTION=rg_v4_attention
-    RG_LEVEL_GDN=rg_v4_gdn_steps)
+    RG_LEVEL_GDN=rg_v4_gdn_steps RG_LEVEL_PEAK=rg_v4_int8_peak
+    RG_LEVEL_INDEX_SCORES=rg_v4_index_scores)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   rg_kernel_level(neon RG_CPU_NEON)
   rg_kernel_forms(neon arm)

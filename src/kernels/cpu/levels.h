@@ -75,7 +75,14 @@ void rg_v4_gdn_steps(float *S, uint32_t D, const float *q, const float *k, size_
                      size_t n_head, float *o, size_t o_stride, uint32_t T);
 void rg_neon_mul(const rg_mat *w, uint32_t r0, uint32_t r1, const rg_act *x, const uint32_t *x_rows,
                  const uint32_t *y_rows, uint32_t n, float *y, size_t y_stride, void *scratch);
+/* int8_peak of a level. */
+uint64_t rg_v3_int8_peak(uint64_t turns, int32_t *sink);
+uint64_t rg_v4_int8_peak(uint64_t turns, int32_t *sink);
+void rg_v4_index_scores(const float *q, uint32_t n_head, uint32_t D, const rg_cache_view *keys,
+                        uint32_t b0, uint32_t b1, float *out, float *tmp);
 /* The reference forms that they fall back to. */
+void rg_index_scores_v4(const float *q, uint32_t n_head, uint32_t D, const rg_cache_view *keys,
+                        uint32_t b0, uint32_t b1, float *out, float *tmp);
 void rg_attention_v4(const float *q, uint32_t n_q, const rg_cache_view *k, const rg_cache_view *v,
                      uint32_t D, float scale, const uint32_t *run_first, const uint32_t *run_count,
                      uint32_t n_run, float *o, float *tmp);

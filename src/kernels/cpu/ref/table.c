@@ -9,8 +9,14 @@
 #ifndef RG_LEVEL_ATTENTION
 #define RG_LEVEL_ATTENTION RG_OP(attention)
 #endif
+#ifndef RG_LEVEL_INDEX_SCORES
+#define RG_LEVEL_INDEX_SCORES RG_OP(index_scores)
+#endif
 #ifndef RG_LEVEL_GDN
 #define RG_LEVEL_GDN RG_OP(gdn_steps)
+#endif
+#ifndef RG_LEVEL_PEAK
+#define RG_LEVEL_PEAK NULL
 #endif
 
 const rg_ops TABLE_EXPAND(RG_LEVEL) = {
@@ -33,7 +39,8 @@ const rg_ops TABLE_EXPAND(RG_LEVEL) = {
     .gdn_steps = RG_LEVEL_GDN,
     .rope = RG_OP(rope),
     .attention = RG_LEVEL_ATTENTION,
-    .index_scores = RG_OP(index_scores),
+    .index_scores = RG_LEVEL_INDEX_SCORES,
     .store = RG_OP(store),
     .load = RG_OP(load),
+    .int8_peak = RG_LEVEL_PEAK,
 };

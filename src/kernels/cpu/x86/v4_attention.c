@@ -257,3 +257,40 @@ void rg_v4_attention(const float *q, uint32_t n_q, const rg_cache_view *k, const
             o[(size_t)h * D + c] /= a.l[h];
     }
 }
+
+/* ---- index scores -----------------------------------------------------------------------------
+ */
+
+/* Scores of four blocks from b0; the last tile repeats blocks and heads. */
+RG_INLINE __m128 block_tile(const float *q, uint32_t n_head, uint32_t D, const rg_cache_view *keys,
+                            uint32_t b0, uint32_t b1, bool f16) {
+    const uint8_t *k[TILE];
+    __m128 sum = _mm_setzero_ps();
+    for (uint32_t i = 0; i < TILE; i++)
+        k[i] = row_at(keys, b0 + i < b1 ? b0 + i : b1 - 1);
+    for (uint32_t h0 = 0; h0 < n_head; h0 += TILE) {
+        const float *heads_q[TILE];
+        float tile[TILE][TILE];
+        for (uint32_t h = 0; h < TILE; h++)
+            heads_q[h] = q + (size_t)(h0 + h < n_head ? h0 + h : h0) * D;
+        _mm512_storeu_ps(tile, score_tile(heads_q, k, D, f16));
+        /* The second operand wins against a score that is no number, and against -0. */
+        for (uint32_t h = 0; h < TILE && h0 + h < n_head; h++)
+            sum = _mm_add_ps(sum, _mm_max_ps(_mm_loadu_ps(tile[h]), _mm_setzero_ps()));
+    }
+    return sum;
+}
+
+void rg_v4_index_scores(const float *q, uint32_t n_head, uint32_t D, const rg_cache_view *keys,
+                        uint32_t b0, uint32_t b1, float *out, float *tmp) {
+    if (D % 16) {
+        rg_index_scores_v4(q, n_head, D, keys, b0, b1, out, tmp);
+        return;
+    }
+    for (uint32_t b = b0; b < b1; b += TILE) {
+        const __m128 sum = keys->f16 ? block_tile(q, n_head, D, keys, b, b1, true)
+                                     : block_tile(q, n_head, D, keys, b, b1, false);
+        const uint32_t n = b1 - b < TILE ? b1 - b : TILE;
+        _mm_mask_storeu_ps(out + b, (__mmask8)((1u << n) - 1), sum);
+    }
+}
