@@ -15,6 +15,9 @@
 #define COLS_MAX   512u
 #define SHAKES     48u
 #define REPS_MAX   99u
+/* A device that was idle while a kernel was compiled runs at a sixth of its clock for a while: what
+ * was measured then says nothing. */
+#define WARM_NS ((uint64_t)250 * 1000000u)
 
 typedef struct bench {
     rg_gpu *gpu;
@@ -41,6 +44,10 @@ static double median(double *x, uint32_t n) {
 static rg_code time_list(bench *b, double *ns) {
     double all[REPS_MAX];
     RG_TRY(rg_gpu_list_end(b->list, &b->st));
+    const uint64_t start = rg_now_ns();
+    do {
+        RG_TRY(rg_gpu_run(b->gpu, b->list, &b->st));
+    } while (rg_now_ns() - start < WARM_NS);
     for (uint32_t i = 0; i <= b->reps; i++) {
         const uint64_t begin = rg_now_ns();
         RG_TRY(rg_gpu_run(b->gpu, b->list, &b->st));
@@ -72,8 +79,7 @@ static rg_code bench_read(bench *b) {
     return RG_OK;
 }
 
-static rg_code bench_product(bench *b, rg_type type, uint32_t cols, uint32_t group, uint32_t side,
-                             bool no_matrix) {
+static rg_code bench_product(bench *b, rg_type type, uint32_t cols, const rg_gpu_product_way *how) {
     const rg_type_info *info = rg_type_get((uint32_t)type);
     const uint32_t n_in = info->block_elems == 256 ? N_IN : N_IN_SMALL * 4;
     const size_t row = rg_row_bytes(type, n_in);
@@ -92,20 +98,22 @@ static rg_code bench_product(bench *b, rg_type type, uint32_t cols, uint32_t gro
                               .x_div = 1,
                               .div = 1.0f,
                               .n = cols};
-    const rg_gpu_product_way way = {
-        .type = type, .group_rows = group, .side = side, .no_matrix = no_matrix};
+    rg_gpu_product_way way = *how;
+    way.type = type;
     double ns = 0;
     rg_gpu_list_begin(b->list, true);
     rg_gpu_mul(b->list, &p, &way);
     RG_TRY(time_list(b, &ns));
     const double bytes = (double)n_out * (double)row;
     if (cols <= RG_GPU_ROWS_MAX) {
-        printf("mul\t%s\t%u\t%.4f\t%.1f GB/s\t%.1f %%\tgroup %u\n", info->name, cols, ns * 1e-6,
-               bytes / ns, 100.0 * bytes / ns / b->ceiling, group);
+        printf("mul\t%s\t%u\t%.4f\t%.1f GB/s\t%.1f %%\tgroup %u%s\n", info->name, cols, ns * 1e-6,
+               bytes / ns, 100.0 * bytes / ns / b->ceiling, way.group_rows,
+               way.loop ? " loop" : "");
     } else {
         const double flop = 2.0 * (double)n_out * n_in * cols;
-        printf("tile\t%s\t%u\t%.4f\t%.1f GFLOP/s\t\tside %u%s\n", info->name, cols, ns * 1e-6,
-               flop / ns, side, no_matrix ? " without matrix units" : "");
+        printf("tile\t%s\t%u\t%.4f\t%.1f GFLOP/s\t\tside %u depth %u%s\n", info->name, cols,
+               ns * 1e-6, flop / ns, way.side, way.depth,
+               way.no_matrix ? " without matrix units" : "");
     }
     fflush(stdout);
     return RG_OK;
@@ -114,16 +122,24 @@ static rg_code bench_product(bench *b, rg_type type, uint32_t cols, uint32_t gro
 static rg_code bench_type(bench *b, rg_type type) {
     static const uint32_t cols[] = {1, 2, 4, 8};
     for (size_t i = 0; i < RG_ARRAY_LEN(cols); i++) {
-        RG_TRY(bench_product(b, type, cols[i], 0, 0, false));
+        RG_TRY(bench_product(b, type, cols[i], &(rg_gpu_product_way){0}));
         for (uint32_t group = 1; b->sweep && group <= 4; group *= 2) {
+            rg_gpu_product_way way = {.group_rows = group};
             if (group * cols[i] > 32) continue;
-            RG_TRY(bench_product(b, type, cols[i], group, 0, false));
+            RG_TRY(bench_product(b, type, cols[i], &way));
+            way.loop = true;
+            RG_TRY(bench_product(b, type, cols[i], &way));
         }
     }
-    RG_TRY(bench_product(b, type, COLS_MAX, 0, 0, false));
-    for (uint32_t side = 1; b->sweep && side <= 4; side *= 2) {
-        RG_TRY(bench_product(b, type, COLS_MAX, 0, side, false));
-        RG_TRY(bench_product(b, type, COLS_MAX, 0, side, true));
+    RG_TRY(bench_product(b, type, COLS_MAX, &(rg_gpu_product_way){0}));
+    for (uint32_t side = 1; b->sweep && side <= 8; side *= 2) {
+        rg_gpu_product_way way = {.side = side};
+        RG_TRY(bench_product(b, type, COLS_MAX, &way));
+        for (way.depth = 2; way.depth <= 4 && !way.no_matrix; way.depth += 2)
+            RG_TRY(bench_product(b, type, COLS_MAX, &way));
+        way.depth = 0;
+        way.no_matrix = true;
+        if (side <= 4) RG_TRY(bench_product(b, type, COLS_MAX, &way));
     }
     return RG_OK;
 }

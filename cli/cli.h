@@ -32,7 +32,8 @@ typedef struct cli_options {
     uint32_t chunk;
     rg_kernel_set kernels;
     rg_kv_type kv;
-    bool gpu;             /* --backend vulkan */
+    bool gpu;             /* --backend vulkan or auto */
+    bool gpu_or_cpu;      /* --backend auto */
     int device;           /* -1 = the best */
     bool gpu_check;       /* under the validation layers */
     char gpu_cache[1024]; /* compiled kernels are kept there; empty = nowhere */

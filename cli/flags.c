@@ -29,7 +29,8 @@ static const flag flags[] = {
     {'e', 0, "chunk", "N", "tokens of a prefill chunk (default 512)"},
     {'e', 0, "kernels", "auto|ref", "8-bit activations, or the float reference (default auto)"},
     {'e', 0, "kv", "f16|f32", "element type of the KV cache (default f16)"},
-    {'e', 0, "backend", "cpu|vulkan", "where to compute (default cpu)"},
+    {'e', 0, "backend", "cpu|vulkan|auto",
+     "where to compute (default cpu; auto: a GPU if there is one that will do)"},
     {'e', 0, "device", "N", "GPU to use, as doctor lists them (default: the best)"},
     {'e', 0, "gpu-check", NULL, NULL},
     {'e', 0, "no-mtp", NULL, "leave the draft block out"},
@@ -590,7 +591,7 @@ static bool kernel_set_name(const char *word) {
 
 static int set_value(const flag *f, const value *v, cli_options *o) {
     static const char *const kernels[] = {"auto", "ref"}, *const kv[] = {"f16", "f32"};
-    static const char *const backends[] = {"cpu", "vulkan"};
+    static const char *const backends[] = {"cpu", "vulkan", "auto"};
     int choice = 0, rc = CLI_OK;
     if (f->group == 'r') return set_replay(f, v, o);
     if (f->group == 'M') return set_routing(f, v, o);
@@ -621,8 +622,9 @@ static int set_value(const flag *f, const value *v, cli_options *o) {
         rc = parse_choice(v, kv, 2, &choice);
         o->kv = choice ? RG_KV_F32 : RG_KV_F16;
     } else if (is(f, "backend")) {
-        rc = parse_choice(v, backends, 2, &choice);
-        o->gpu = choice == 1;
+        rc = parse_choice(v, backends, 3, &choice);
+        o->gpu = choice >= 1;
+        o->gpu_or_cpu = choice == 2;
         if (o->gpu) cli_find_gpu_cache(o);
     } else if (is(f, "device")) {
         rc = parse_int(v, 0, 63, &o->device);

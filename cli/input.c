@@ -137,6 +137,7 @@ rg_engine_options cli_engine_options(const cli_options *opt) {
                                                              : 0,
                                .lock_memory = opt->mlock,
                                .gpu = opt->gpu,
+                               .gpu_or_cpu = opt->gpu_or_cpu,
                                .gpu_device = opt->device,
                                .gpu_check = opt->gpu_check,
                                .gpu_cache_path = opt->gpu_cache[0] ? opt->gpu_cache : NULL,

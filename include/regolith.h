@@ -98,6 +98,7 @@ typedef struct rg_engine_options {
      * best); gpu_check: under the validation layers, for tests. Compiled kernels are kept in
      * gpu_cache_path (NULL = not). */
     bool gpu;
+    bool gpu_or_cpu; /* without such a device the CPU computes, after a warning */
     int gpu_device;
     bool gpu_check;
     const char *gpu_cache_path;

@@ -67,7 +67,8 @@ if has check; then # same answers, validation silent, same bits however the work
 fi
 if has ops; then
     run 300 ops.txt "$here/gpu_bench" --mib 1024 --reps 5 q8_0 q6_K q4_K iq2_xs iq3_xxs iq4_nl f32
-    run 300 sweep.txt "$here/gpu_bench" --mib 1024 --reps 3 --sweep q8_0 iq2_xs
+    run 300 sweep.txt "$here/gpu_bench" --mib 512 --reps 3 --sweep q8_0 q6_K iq2_xs \
+        iq3_xxs iq4_nl
 fi
 if has profile; then
     need_model

@@ -171,6 +171,7 @@ static rg_code open_core(rg_engine *e, const rg_engine_options *opt, rg_status *
                                       .ple_cache_bytes = e->plan.ngram_cache_bytes,
                                       .ple_resident = e->plan.ngram_resident,
                                       .gpu = opt->gpu,
+                                      .gpu_or_cpu = opt->gpu_or_cpu,
                                       .gpu_device = opt->gpu_device,
                                       .gpu_validate = opt->gpu_check,
                                       .gpu_cache_path = opt->gpu_cache_path,

@@ -38,6 +38,16 @@ static rg_code make_scratch(rg_core *core, rg_status *st) {
     return RG_OK;
 }
 
+/* A device that cannot be had is a failure, unless the caller allowed for the CPU. */
+static rg_code open_gpu(rg_core *core, rg_status *st) {
+    rg_status why = {0};
+    const rg_code rc = rg_gpu_core_create(core, &why);
+    if (rc == RG_OK) return RG_OK;
+    if (!core->opt.gpu_or_cpu) return rg_fail(st, rc, "%s", why.message);
+    rg_log(RG_LOG_WARN, "the CPU computes: %s", why.message);
+    return RG_OK;
+}
+
 rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const rg_model *model,
                        const rg_core_options *opt, rg_status *st) {
     *out = NULL;
@@ -68,7 +78,7 @@ rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const rg_model *model
     rg_hc_link(core);
     RG_GO(make_scratch(core, st));
     RG_GO(rg_ple_open(core, st));
-    if (opt->gpu) RG_GO(rg_gpu_core_create(core, st));
+    if (opt->gpu) RG_GO(open_gpu(core, st));
     if (opt->arena_bytes) RG_GO(rg_experts_open(core, st));
     RG_GO(rg_experts_start(core, st));
     if (opt->two_stage_head && !core->gpu) {

@@ -50,6 +50,28 @@ enum {
     RG_FUSE_ALL = (1u << 6) - 1
 };
 
+
+/* Ops of windows of few rows that the GPU computes in one kernel instead of some. */
+enum {
+    RG_GPU_FUSE_WRITE_NORM = 1, /* write of a half layer or of the experts, norm of the next */
+    RG_GPU_FUSE_UP_MIX = 2,     /* codes, up product and mix of a hyper-connection */
+    RG_GPU_FUSE_CODES = 4,      /* codes of short rows inside the product that reads them */
+    RG_GPU_FUSE_DELTA = 8,      /* convolution, norms, delta rule, gated norm */
+    RG_GPU_FUSE_ATTENTION = 16, /* codes of the output of attention */
+    RG_GPU_FUSE_SHARED = 32,    /* gate and up of the shared expert */
+    RG_GPU_UNROLL = 64,         /* loops over rows of weights written out */
+    RG_GPU_FUSE_ALL = 127
+};
+
+/* Kernels and windows are built when a sequence is created, not at its first tokens. AUTO: on
+ * hardware those of one row and of whole chunks (compiling all of them anew takes up to half a
+ * minute); on a software device none. ON: of every number of rows. */
+typedef enum rg_gpu_prewarm {
+    RG_GPU_PREWARM_AUTO,
+    RG_GPU_PREWARM_ON,
+    RG_GPU_PREWARM_OFF
+} rg_gpu_prewarm;
+
 typedef struct rg_core_options {
     uint32_t unfused; /* RG_FUSE_... that run part by part */
     int n_threads;    /* 0 = physical cores */
@@ -67,12 +89,17 @@ typedef struct rg_core_options {
     /* The trunk on a GPU: the device as rg_gpu_enumerate lists it (< 0: the best), under the
      * validation layers or not, compiled kernels kept in a file (NULL: not). */
     bool gpu;
+    bool gpu_or_cpu; /* without a device that will do the CPU computes, after a warning */
     int32_t gpu_device;
     bool gpu_validate;
-    bool gpu_stamps; /* time every kernel of windows whose experts are all in memory */
+    bool gpu_stamps; /* time every kernel */
     const char *gpu_cache_path;
     /* Heads that only the best token is wanted of go through head_two_stage.h. Not on a GPU. */
     bool two_stage_head;
+
+    uint32_t gpu_unfused;   /* RG_GPU_FUSE_* that are left out: same bits, for tests and timing */
+    uint32_t gpu_slot_rows; /* rows of an expert that a lane takes: 1, 2, 4; 0: a choice */
+    rg_gpu_prewarm gpu_prewarm;
     uint64_t ple_cache_bytes; /* of the n-gram rows' cache; 0 = RG_PLE_CACHE_DEFAULT */
     bool ple_resident;        /* load the n-gram table */
     bool mtp_stream_norm; /* the draft block's hidden norm: one mean a stream, not one over all */
@@ -104,13 +131,26 @@ int rg_core_threads(const rg_core *core);
 const char *rg_core_gpu_name(const rg_core *core); /* "" = the CPU computes */
 /* Device time of the kernels, one line for a program, its first constant (of products the type of
  * the weights) and its workgroups in x (0: the device decides), since the core was created: filled
- * when `gpu_stamps` was asked for. Returns how many there are; out[cap]. */
+ * when `gpu_stamps` was asked for. The times add up to those of the windows' command lists. Returns
+ * how many there are; out[cap]. */
 typedef struct rg_core_gpu_time {
     const char *program; /* static */
     uint32_t first, groups;
-    uint64_t ns, count;
+    uint64_t ns, count, bytes; /* bytes: read and written by dispatches that know */
 } rg_core_gpu_time;
 uint32_t rg_core_gpu_times(const rg_core *core, rg_core_gpu_time *out, uint32_t cap);
+/* The same by kernel and type of the weights ("" where there are none), most time first. bytes 0:
+ * not known. */
+typedef struct rg_core_gpu_row {
+    const char *name, *type; /* static */
+    uint64_t calls, ns, bytes;
+} rg_core_gpu_row;
+uint32_t rg_core_gpu_rows(const rg_core *core, rg_core_gpu_row *out, uint32_t cap);
+/* Starts all sums anew. */
+void rg_core_gpu_rows_reset(rg_core *core);
+/* Other RG_GPU_FUSE_* to leave out, rows of an expert for a lane, time stamps or none: from the
+ * next window on. For tests and timing; without a GPU nothing happens. */
+void rg_core_gpu_switch(rg_core *core, uint32_t unfused, uint32_t slot_rows, bool stamps);
 /* Dispatches and barriers of the last window. */
 void rg_core_gpu_counts(const rg_core *core, uint32_t *dispatches, uint32_t *barriers);
 /* Complaints of the validation layers so far; 0 without them. */

@@ -282,7 +282,11 @@ static rg_code check_shapes(const rg_core *core, rg_status *st) {
 }
 
 static rg_code open_lists(rg_gpu_core *g, rg_status *st) {
-    RG_TRY(rg_gpu_list_create(&g->whole, g->gpu, st));
+    for (uint32_t i = 0; i <= RG_GPU_ROWS_MAX; i++) {
+        RG_TRY(rg_gpu_list_create(&g->whole[i].lists[0], g->gpu, st));
+        RG_TRY(rg_gpu_list_create(&g->whole[i].lists[1], g->gpu, st));
+    }
+    RG_TRY(rg_gpu_list_create(&g->last, g->gpu, st));
     RG_TRY(rg_gpu_list_create(&g->head, g->gpu, st));
     RG_TRY(rg_gpu_list_create(&g->zero, g->gpu, st));
     for (uint32_t i = 0; i < RG_GPU_STEPS; i++)
@@ -302,8 +306,8 @@ rg_code rg_gpu_core_create(rg_core *core, rg_status *st) {
     RG_GO(rg_gpu_open(&g->gpu, &opt, st));
     RG_GO(rg_gpu_tables_create(g->gpu, &g->tables, st));
     RG_GO(make_scratch(g, st));
-    RG_GO(upload_weights(g, st));
     RG_GO(open_lists(g, st));
+    RG_GO(upload_weights(g, st)); /* last: it gives the host's copy back */
     rg_log(RG_LOG_INFO, "%s computes, %llu MiB of its memory", rg_gpu_get_info(g->gpu)->name,
            (unsigned long long)(rg_gpu_bytes(g->gpu) >> 20));
     core->gpu = g;
@@ -322,7 +326,11 @@ void rg_gpu_core_destroy(rg_gpu_core *g) {
             rg_log(RG_LOG_ERROR, "the validation layers complained %llu times, first: %s",
                    (unsigned long long)n, first);
         }
-        rg_gpu_list_destroy(g->whole);
+        for (uint32_t i = 0; i <= RG_GPU_ROWS_MAX; i++) {
+            rg_gpu_list_destroy(g->whole[i].lists[0]);
+            rg_gpu_list_destroy(g->whole[i].lists[1]);
+        }
+        rg_gpu_list_destroy(g->last);
         rg_gpu_list_destroy(g->head);
         rg_gpu_list_destroy(g->zero);
         for (uint32_t i = 0; i < RG_GPU_STEPS; i++)
@@ -349,6 +357,52 @@ uint32_t rg_core_gpu_times(const rg_core *core, rg_core_gpu_time *out, uint32_t 
     const uint32_t n = core->gpu->n_time < cap ? core->gpu->n_time : cap;
     memcpy(out, core->gpu->times, n * sizeof *out);
     return n;
+}
+
+static const char *type_of(const rg_core_gpu_time *t) {
+    const bool typed = strncmp(t->program, "mul_", 4) == 0 || strcmp(t->program, "hc_up") == 0 ||
+                       strcmp(t->program, "embed") == 0;
+    const rg_type_info *info = typed ? rg_type_get(t->first) : NULL;
+    return info ? info->name : "";
+}
+
+static int by_time(const void *a, const void *b) {
+    const rg_core_gpu_row *x = a, *y = b;
+    return (x->ns < y->ns) - (x->ns > y->ns);
+}
+
+uint32_t rg_core_gpu_rows(const rg_core *core, rg_core_gpu_row *out, uint32_t cap) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; core->gpu && i < core->gpu->n_time; i++) {
+        const rg_core_gpu_time *t = &core->gpu->times[i];
+        const char *type = type_of(t);
+        uint32_t k = 0;
+        while (k < n && (strcmp(out[k].name, t->program) != 0 || strcmp(out[k].type, type) != 0))
+            k++;
+        if (k == cap) break;
+        if (k == n) out[n++] = (rg_core_gpu_row){.name = t->program, .type = type};
+        out[k].calls += t->count;
+        out[k].ns += t->ns;
+        out[k].bytes += t->bytes;
+    }
+    if (n) qsort(out, n, sizeof *out, by_time);
+    return n;
+}
+
+void rg_core_gpu_rows_reset(rg_core *core) {
+    if (core->gpu) core->gpu->n_time = 0;
+}
+
+void rg_gpu_forget(rg_gpu_core *g) {
+    for (uint32_t i = 0; i <= RG_GPU_ROWS_MAX; i++)
+        g->whole[i].key = 0;
+}
+
+void rg_core_gpu_switch(rg_core *core, uint32_t unfused, uint32_t slot_rows, bool stamps) {
+    core->opt.gpu_unfused = unfused;
+    core->opt.gpu_slot_rows = slot_rows;
+    core->opt.gpu_stamps = stamps;
+    if (core->gpu) rg_gpu_forget(core->gpu);
 }
 
 void rg_core_gpu_counts(const rg_core *core, uint32_t *dispatches, uint32_t *barriers) {
@@ -396,6 +450,10 @@ rg_code rg_gpu_seq_create(rg_seq *seq, rg_status *st) {
                                             RG_GPU_DEVICE, st);
     if (rc != RG_OK) return rg_context(st, rc, "state for %u tokens", seq->opt.n_ctx);
     layout_seq(seq, d, device_base(&d->memory));
+    const bool hardware = strcmp(rg_gpu_get_info(core->gpu->gpu)->kind, "software") != 0;
+    const rg_gpu_prewarm want = core->opt.gpu_prewarm;
+    if (want == RG_GPU_PREWARM_ON || (want == RG_GPU_PREWARM_AUTO && hardware))
+        return rg_gpu_prewarm_run(seq, want == RG_GPU_PREWARM_ON, st);
     return RG_OK;
 }
 
@@ -403,7 +461,7 @@ void rg_gpu_seq_destroy(rg_seq *seq) {
     rg_gpu_seq *d = seq->gpu;
     if (!d) return;
     rg_gpu_core *g = seq->core->gpu;
-    g->whole_key = 0; /* it may name this sequence */
+    rg_gpu_forget(g); /* they may name this sequence */
     rg_gpu_buffer_destroy(g->gpu, &d->memory);
     rg_free(d->layers);
     rg_free(d);

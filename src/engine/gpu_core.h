@@ -11,6 +11,7 @@
 #define RG_ENGINE_GPU_CORE_H
 
 #include "engine/core.h"
+#include "kernels/gpu/gpu_ops.h"
 
 /* What the host writes for the device, at fixed places of one buffer. */
 typedef struct rg_gpu_shared {
@@ -51,7 +52,13 @@ typedef struct rg_gpu_chunk {
     rg_gpu_buffer buffer;
 } rg_gpu_chunk;
 
-#define RG_GPU_PROGRAMS_MAX 128u
+/* A window recorded as two lists: before and from the first n-gram rows on. */
+typedef struct rg_gpu_whole {
+    rg_gpu_list *lists[2];
+    uint64_t key; /* what they hold; 0: nothing to be used again */
+} rg_gpu_whole;
+
+#define RG_GPU_PROGRAMS_MAX 256u
 #define RG_GPU_STEPS        5u /* lists of a layer at most */
 
 struct rg_gpu_core {
@@ -69,11 +76,14 @@ struct rg_gpu_core {
     rg_gpu_shared at;       /* the same places, device addresses */
     rg_gpu_seen from;       /* host addresses */
     rg_gpu_seen out;        /* device addresses */
-    rg_gpu_list *whole, *head, *zero;
-    rg_gpu_list *steps[RG_GPU_STEPS];
-    uint32_t n_head_rows; /* rows of the last window whose logits are there already */
-    uint64_t whole_key;   /* what `whole` and steps[0] hold; 0 = nothing to be used again */
+    rg_gpu_list *head, *zero;
+    rg_gpu_list *steps[RG_GPU_STEPS], *last; /* of turns */
+    /* Of windows whose experts are all in memory: of 1, 2, ... rows, then of more. */
+    rg_gpu_whole whole[RG_GPU_ROWS_MAX + 1];
+    uint32_t n_head_rows;          /* rows of the last window whose logits are there already */
     uint32_t dispatches, barriers; /* of the last window */
+    uint32_t n_recorded;           /* windows recorded so far */
+    uint32_t timed; /* lists of a turn whose times are to be added: bit i steps[i], then `last` */
     rg_core_gpu_time times[RG_GPU_PROGRAMS_MAX];
     uint32_t n_time;
 };
@@ -98,6 +108,12 @@ rg_gpu_ptr rg_gpu_core_at(const rg_gpu_core *g, const void *host);
 rg_code rg_gpu_seq_create(rg_seq *seq, rg_status *st);
 void rg_gpu_seq_destroy(rg_seq *seq);
 
+/* Builds kernels and records windows of the sequence as its tokens will want them: of one row and
+ * of whole chunks, or of every number of rows. */
+rg_code rg_gpu_prewarm_run(rg_seq *seq, bool all, rg_status *st);
+/* No recorded window is used again. */
+void rg_gpu_forget(rg_gpu_core *g);
+
 rg_code rg_gpu_window_run(const rg_window *win, const rg_eval_call *call, rg_status *st);
 /* Logits of n residual rows, from `row` on, into the core's s.logits. */
 rg_code rg_gpu_head(rg_core *core, uint32_t row, uint32_t n, rg_status *st);
@@ -109,6 +125,7 @@ typedef struct rg_gpu_rec {
     rg_core *core;
     const rg_window *win;
     rg_gpu_list *list;
+    rg_gpu_owed owed; /* what the residual of the window has yet to get */
 } rg_gpu_rec;
 
 static inline rg_gpu_ptr rg_at(const void *device) {
@@ -127,24 +144,26 @@ static inline uint32_t rg_gpu_code(uint32_t layer, rg_gpu_place_code place) {
     return layer * RG_GPU_PLACES + (uint32_t)place;
 }
 
-void rg_gpu_rec_embed(const rg_gpu_rec *r);
-void rg_gpu_rec_hc_read(const rg_gpu_rec *r, const rg_hc_weights *w, const float *residual,
-                        uint32_t rows, uint32_t code);
+void rg_gpu_rec_embed(rg_gpu_rec *r);
+void rg_gpu_rec_hc_read(rg_gpu_rec *r, const rg_hc_weights *w, const float *residual, uint32_t rows,
+                        uint32_t code);
 /* The half layer before the experts, its write included. */
-void rg_gpu_rec_mixer(const rg_gpu_rec *r, uint32_t layer);
-void rg_gpu_rec_ple(const rg_gpu_rec *r, uint32_t layer);
+void rg_gpu_rec_mixer(rg_gpu_rec *r, uint32_t layer);
+void rg_gpu_rec_ple(rg_gpu_rec *r, uint32_t layer);
 /* Router; with `choose` also the choice of experts on the device. */
-void rg_gpu_rec_router(const rg_gpu_rec *r, uint32_t layer, bool choose);
+void rg_gpu_rec_router(rg_gpu_rec *r, uint32_t layer, bool choose);
 /* The shared expert (the device may do it while others go on). */
-void rg_gpu_rec_shared(const rg_gpu_rec *r, uint32_t layer, const rg_mat *next_router);
+void rg_gpu_rec_shared(rg_gpu_rec *r, uint32_t layer, const rg_mat *next_router);
 /* All of a layer's experts, in memory and chosen by the device: what depends on the same input goes
  * side by side. */
-void rg_gpu_rec_moe(const rg_gpu_rec *r, uint32_t layer);
+void rg_gpu_rec_moe(rg_gpu_rec *r, uint32_t layer);
 /* The experts that the host listed for a phase. */
-void rg_gpu_rec_phase(const rg_gpu_rec *r, uint32_t layer, uint32_t phase);
-void rg_gpu_rec_combine(const rg_gpu_rec *r, uint32_t layer);
-void rg_gpu_rec_head(const rg_gpu_rec *r, uint32_t row, uint32_t rows);
+void rg_gpu_rec_phase(rg_gpu_rec *r, uint32_t layer, uint32_t phase);
+void rg_gpu_rec_combine(rg_gpu_rec *r, uint32_t layer);
+void rg_gpu_rec_head(rg_gpu_rec *r, uint32_t row, uint32_t rows);
 
+/* Workgroups that a slot's hidden rows (k = 0) or output rows (k = 1) take. */
+uint32_t rg_gpu_expert_groups(const rg_core *core, uint32_t layer, uint32_t k);
 /* Columns of a tile of expert products for a window of T rows. */
 uint32_t rg_gpu_tile_side(const rg_core *core, uint32_t T);
 

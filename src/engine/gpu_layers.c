@@ -9,8 +9,17 @@ static void sync(const rg_gpu_rec *r) {
     rg_gpu_barrier(r->list);
 }
 
+/* Whether ops of a window of `rows` go together. */
+static bool fused(const rg_gpu_rec *r, uint32_t what, uint32_t rows) {
+    return rows <= RG_GPU_ROWS_MAX && !(r->core->opt.gpu_unfused & what);
+}
+
 static rg_gpu_ptr weight(const rg_gpu_rec *r, const void *host) {
     return rg_gpu_core_at(r->g, host);
+}
+
+static rg_gpu_ptr position_of(const rg_gpu_rec *r, uint32_t seg) {
+    return rg_at(r->g->at.pos0 + (size_t)4 * seg);
 }
 
 /* Rows that products read: f32, and as codes. */
@@ -33,7 +42,7 @@ static rg_gpu_ptr codes_at(const uint8_t *codes, uint32_t n) {
 }
 
 /* Makes the codes. */
-static void quantize(const rg_gpu_rec *r, input in, uint32_t n, uint32_t rows) {
+static void quantize(rg_gpu_rec *r, input in, uint32_t n, uint32_t rows) {
     if (n % 32) return;
     const rg_gpu_quantize_args a = {.x = rg_at(in.x), .y = rg_at(in.codes), .n = n, .x_stride = n};
     rg_gpu_quantize(r->list, &a, rows);
@@ -56,18 +65,42 @@ static rg_gpu_product product_of(const rg_gpu_rec *r, const rg_mat *w, input in,
                             .n = n};
 }
 
-static void multiply(const rg_gpu_rec *r, const rg_mat *w, input in, float *y, uint32_t rows,
+static rg_gpu_product_way way_of(const rg_gpu_rec *r, const rg_mat *w, rg_gpu_epilogue epilogue) {
+    return (rg_gpu_product_way){
+        .type = w->type, .epilogue = epilogue, .loop = r->core->opt.gpu_unfused & RG_GPU_UNROLL};
+}
+
+/* Whether the product makes the codes of its rows itself. */
+static bool codes_itself(const rg_gpu_rec *r, const rg_mat *w, uint32_t rows) {
+    return fused(r, RG_GPU_FUSE_CODES, rows) && rg_gpu_mul_codes(w->type, w->n_in);
+}
+
+/* The product of short rows of x, which have no codes yet. */
+static void multiply_coding(rg_gpu_rec *r, const rg_mat *w, input in, float *y, uint32_t rows) {
+    rg_gpu_product p = product_of(r, w, in, y, rows);
+    rg_gpu_product_way way = way_of(r, w, RG_GPU_PLAIN);
+    way.coding = codes_itself(r, w, rows);
+    if (way.coding) {
+        p.x = rg_at(in.x);
+    } else {
+        quantize(r, in, w->n_in, rows);
+    }
+    rg_gpu_mul(r->list, &p, &way);
+}
+
+static void multiply(rg_gpu_rec *r, const rg_mat *w, input in, float *y, uint32_t rows,
                      rg_gpu_epilogue epilogue, float div) {
     rg_gpu_product p = product_of(r, w, in, y, rows);
     p.div = div;
-    rg_gpu_mul(r->list, &p, &(rg_gpu_product_way){.type = w->type, .epilogue = epilogue});
+    const rg_gpu_product_way way = way_of(r, w, epilogue);
+    rg_gpu_mul(r->list, &p, &way);
 }
 
-static void plain(const rg_gpu_rec *r, const rg_mat *w, input in, float *y, uint32_t rows) {
+static void plain(rg_gpu_rec *r, const rg_mat *w, input in, float *y, uint32_t rows) {
     multiply(r, w, in, y, rows, RG_GPU_PLAIN, 1.0f);
 }
 
-void rg_gpu_rec_embed(const rg_gpu_rec *r) {
+void rg_gpu_rec_embed(rg_gpu_rec *r) {
     const rg_mat *w = &r->core->w.token_embd;
     const rg_gpu_embed_args a = {.w = weight(r, w->data),
                                  .tables = r->g->tables.address,
@@ -80,15 +113,70 @@ void rg_gpu_rec_embed(const rg_gpu_rec *r) {
     sync(r); /* residual */
 }
 
-void rg_gpu_rec_hc_read(const rg_gpu_rec *r, const rg_hc_weights *w, const float *residual,
-                        uint32_t rows, uint32_t code) {
+/* ---- hyper-connections ---------------------------------------------------------------------- */
+
+/* The residual gets what it is owed by an op of its own. */
+static void settle(rg_gpu_rec *r) {
     const rg_hparams *hp = r->core->hp;
     const rg_scratch *s = &r->g->s;
-    const float H = (float)hp->n_hc;
-    const input low = {s->low, r->g->codes.low};
+    const bool experts = r->owed == RG_GPU_OWED_EXPERTS;
+    if (r->owed == RG_GPU_OWED_NOTHING) return;
+    const rg_gpu_hc_write_args a = {.residual = rg_at(s->residual),
+                                    .inject = rg_at(s->inject),
+                                    .y = rg_at(experts ? s->shared_out : s->y),
+                                    .experts = experts ? rg_at(s->expert_out) : 0,
+                                    .weights = rg_at(s->expert_w),
+                                    .sigma = rg_at(s->shared_sigma),
+                                    .n = hp->n_embd,
+                                    .n_hc = hp->n_hc,
+                                    .n_used = hp->n_expert_used};
+    rg_gpu_hc_write(r->list, &a, r->win->T);
+    r->owed = RG_GPU_OWED_NOTHING;
+    sync(r); /* residual */
+}
+
+static bool joins_norm(const rg_gpu_rec *r, uint32_t rows) {
+    return fused(r, RG_GPU_FUSE_WRITE_NORM, rows) &&
+           rg_gpu_hc_norm_takes(r->core->hp->n_embd, r->core->hp->n_expert_used);
+}
+
+/* What a half layer or the experts made goes into the residual: by the next norm if that can. */
+static void write_back(rg_gpu_rec *r, rg_gpu_owed what) {
+    RG_ASSERT(r->owed == RG_GPU_OWED_NOTHING);
+    r->owed = what;
+    if (!joins_norm(r, r->win->T)) settle(r);
+}
+
+static void hc_norm_joined(rg_gpu_rec *r, const rg_hc_weights *w, const float *residual,
+                           uint32_t rows, uint32_t code) {
+    const rg_hparams *hp = r->core->hp;
+    const rg_scratch *s = &r->g->s;
+    const bool experts = r->owed == RG_GPU_OWED_EXPERTS;
+    RG_ASSERT(r->owed == RG_GPU_OWED_NOTHING || residual == s->residual);
+    const rg_gpu_hc_norm_args a = {.residual = rg_at(residual),
+                                   .inject = rg_at(s->inject),
+                                   .y = rg_at(experts ? s->shared_out : s->y),
+                                   .experts = rg_at(s->expert_out),
+                                   .weights = rg_at(s->expert_w),
+                                   .sigma = rg_at(s->shared_sigma),
+                                   .w = weight(r, w->norm),
+                                   .normed = rg_at(s->normed),
+                                   .flag = rg_at(r->g->flag),
+                                   .codes = rg_at(r->g->codes.wide),
+                                   .n = hp->n_embd,
+                                   .n_hc = hp->n_hc,
+                                   .eps = hp->rms_eps,
+                                   .code = code};
+    rg_gpu_hc_norm(r->list, &a, r->owed, hp->n_expert_used, rows);
+    r->owed = RG_GPU_OWED_NOTHING;
+}
+
+static void hc_norm(rg_gpu_rec *r, const rg_hc_weights *w, const float *residual, uint32_t rows,
+                    uint32_t code) {
+    const rg_hparams *hp = r->core->hp;
     const rg_gpu_norm_args norm = {.x = rg_at(residual),
                                    .w = weight(r, w->norm),
-                                   .y = rg_at(s->normed),
+                                   .y = rg_at(r->g->s.normed),
                                    .flag = rg_at(r->g->flag),
                                    .n = hp->n_embd,
                                    .n_w = hp->n_hc,
@@ -98,14 +186,29 @@ void rg_gpu_rec_hc_read(const rg_gpu_rec *r, const rg_hc_weights *w, const float
                                    .eps = hp->rms_eps,
                                    .codes = codes_at(r->g->codes.wide, hp->n_embd),
                                    .code = code};
+    settle(r);
     rg_gpu_norm(r->list, &norm, RG_GPU_RMS, rows * hp->n_hc);
-    sync(r); /* normed */
-    multiply(r, &w->down, wide(r, s->normed), s->low, rows, RG_GPU_SILU, H);
-    if (w->inject.data)
-        multiply(r, &w->inject, wide(r, s->normed), s->inject, rows, RG_GPU_SIGMOID2, H);
-    sync(r); /* low */
-    quantize(r, low, hp->n_hc_rank, rows);
-    plain(r, &w->up, low, s->mix, rows);
+}
+
+static void hc_up_joined(rg_gpu_rec *r, const rg_mat *up, uint32_t rows) {
+    const rg_hparams *hp = r->core->hp;
+    const rg_scratch *s = &r->g->s;
+    const rg_gpu_hc_up_args a = {.w = weight(r, up->data),
+                                 .low = rg_at(s->low),
+                                 .normed = rg_at(s->normed),
+                                 .u = rg_at(s->u),
+                                 .codes = rg_at(r->g->codes.u),
+                                 .tables = r->g->tables.address,
+                                 .n = hp->n_embd,
+                                 .row_bytes = (uint32_t)up->row_bytes};
+    rg_gpu_hc_up(r->list, &a, up->type, hp->n_hc, up->n_in, rows);
+}
+
+static void hc_up(rg_gpu_rec *r, const rg_mat *up, uint32_t rows) {
+    const rg_hparams *hp = r->core->hp;
+    const rg_scratch *s = &r->g->s;
+    const input low = {s->low, r->g->codes.low};
+    multiply_coding(r, up, low, s->mix, rows);
     sync(r); /* mix */
     const rg_gpu_hc_mix_args mix = {.gate = rg_at(s->mix),
                                     .normed = rg_at(s->normed),
@@ -114,32 +217,47 @@ void rg_gpu_rec_hc_read(const rg_gpu_rec *r, const rg_hc_weights *w, const float
                                     .n = hp->n_embd,
                                     .n_hc = hp->n_hc};
     rg_gpu_hc_mix(r->list, &mix, rows);
-    sync(r); /* u */
 }
 
-static void write_back(const rg_gpu_rec *r, const float *y, bool experts) {
+void rg_gpu_rec_hc_read(rg_gpu_rec *r, const rg_hc_weights *w, const float *residual, uint32_t rows,
+                        uint32_t code) {
     const rg_hparams *hp = r->core->hp;
     const rg_scratch *s = &r->g->s;
-    const rg_gpu_hc_write_args a = {.residual = rg_at(s->residual),
-                                    .inject = rg_at(s->inject),
-                                    .y = rg_at(y),
-                                    .experts = experts ? rg_at(s->expert_out) : 0,
-                                    .weights = rg_at(s->expert_w),
-                                    .sigma = rg_at(s->shared_sigma),
-                                    .n = hp->n_embd,
-                                    .n_hc = hp->n_hc,
-                                    .n_used = hp->n_expert_used};
-    rg_gpu_hc_write(r->list, &a, r->win->T);
-    sync(r); /* residual */
-}
-
-static rg_gpu_ptr position_of(const rg_gpu_rec *r, uint32_t seg) {
-    return rg_at(r->g->at.pos0 + (size_t)4 * seg);
+    const float H = (float)hp->n_hc;
+    if (joins_norm(r, rows)) {
+        hc_norm_joined(r, w, residual, rows, code);
+    } else {
+        hc_norm(r, w, residual, rows, code);
+    }
+    sync(r); /* normed; what was owed is read */
+    multiply(r, &w->down, wide(r, s->normed), s->low, rows, RG_GPU_SILU, H);
+    if (w->inject.data)
+        multiply(r, &w->inject, wide(r, s->normed), s->inject, rows, RG_GPU_SIGMOID2, H);
+    sync(r); /* low */
+    if (fused(r, RG_GPU_FUSE_UP_MIX, rows) &&
+        rg_gpu_hc_up_takes(w->up.type, hp->n_embd, hp->n_hc, w->up.n_in)) {
+        hc_up_joined(r, &w->up, rows);
+    } else {
+        hc_up(r, &w->up, rows);
+    }
+    sync(r); /* u */
 }
 
 /* ---- gated delta net ------------------------------------------------------------------------ */
 
-static void gdn_segment(const rg_gpu_rec *r, uint32_t index, const rg_gdn_weights *w,
+static rg_gpu_history_args gdn_history(const rg_gpu_rec *r, uint32_t index,
+                                       const rg_layer_state *state) {
+    const rg_hparams *hp = r->core->hp;
+    const rg_segment *seg = &r->win->segs[index];
+    const uint32_t n = (2 * hp->n_k_head + hp->n_v_head) * hp->ssm_head_dim;
+    return (rg_gpu_history_args){.past = rg_at(state->conv),
+                                 .x = rg_at(r->g->s.qkv + (size_t)seg->row0 * n),
+                                 .n = n,
+                                 .keep = hp->ssm_conv - 1,
+                                 .rows = seg->n};
+}
+
+static void gdn_segment(rg_gpu_rec *r, uint32_t index, const rg_gdn_weights *w,
                         const rg_layer_state *state) {
     const rg_hparams *hp = r->core->hp;
     const rg_scratch *s = &r->g->s;
@@ -158,11 +276,7 @@ static void gdn_segment(const rg_gpu_rec *r, uint32_t index, const rg_gdn_weight
                                 .dilation = 1};
     rg_gpu_conv(r->list, &c, seg->n);
     sync(r); /* conv; the history is read */
-    const rg_gpu_history_args h = {.past = rg_at(state->conv),
-                                   .x = rg_at(s->qkv + row0 * n),
-                                   .n = n,
-                                   .keep = hp->ssm_conv - 1,
-                                   .rows = seg->n};
+    const rg_gpu_history_args h = gdn_history(r, index, state);
     rg_gpu_history(r->list, &h);
     const rg_gpu_norm_args norm = {.x = rg_at(conv),
                                    .y = rg_at(conv),
@@ -190,16 +304,12 @@ static void gdn_segment(const rg_gpu_rec *r, uint32_t index, const rg_gdn_weight
     rg_gpu_gdn(r->list, &g);
 }
 
-static void gdn_layer(const rg_gpu_rec *r, uint32_t layer) {
+/* Up to the codes of the heads' outputs, op by op. */
+static void gdn_by_ops(rg_gpu_rec *r, uint32_t layer) {
     const rg_hparams *hp = r->core->hp;
     const rg_scratch *s = &r->g->s;
     const rg_gdn_weights *w = &r->core->w.layers[layer].gdn;
-    const uint32_t T = r->win->T, D = hp->ssm_head_dim, Hv = hp->n_v_head;
-    plain(r, &w->qkv, u_of(r), s->qkv, T);
-    plain(r, &w->gate, u_of(r), s->z, T);
-    plain(r, &w->alpha, u_of(r), s->alpha, T);
-    multiply(r, &w->beta, u_of(r), s->beta, T, RG_GPU_SIGMOID, 1.0f);
-    sync(r); /* qkv, alpha, beta, z */
+    const uint32_t D = hp->ssm_head_dim, Hv = hp->n_v_head;
     for (uint32_t i = 0; i < r->win->n_seg; i++)
         gdn_segment(r, i, w, &r->win->segs[i].seq->gpu->layers[layer]);
     sync(r); /* gdn_o */
@@ -214,21 +324,77 @@ static void gdn_layer(const rg_gpu_rec *r, uint32_t layer) {
                                    .y_stride = Hv * D,
                                    .eps = hp->rms_eps,
                                    .codes = codes_at(r->g->codes.wide, D)};
-    rg_gpu_norm(r->list, &norm, RG_GPU_RMS_GATED, T * Hv);
+    rg_gpu_norm(r->list, &norm, RG_GPU_RMS_GATED, r->win->T * Hv);
     sync(r); /* gdn_o */
+}
+
+/* The same in one kernel a segment; the histories are yet to move on. */
+static void gdn_at_once(rg_gpu_rec *r, uint32_t layer) {
+    const rg_hparams *hp = r->core->hp;
+    const rg_scratch *s = &r->g->s;
+    const rg_gdn_weights *w = &r->core->w.layers[layer].gdn;
+    const uint32_t D = hp->ssm_head_dim, Hv = hp->n_v_head, n = (2 * hp->n_k_head + Hv) * D;
+    for (uint32_t i = 0; i < r->win->n_seg; i++) {
+        const rg_segment *seg = &r->win->segs[i];
+        const rg_layer_state *state = &seg->seq->gpu->layers[layer];
+        const size_t row0 = seg->row0;
+        const rg_gpu_gdn_whole_args a = {.S = rg_at(state->S),
+                                         .x = rg_at(s->qkv + row0 * n),
+                                         .w = weight(r, w->conv),
+                                         .past = rg_at(state->conv),
+                                         .pos0 = position_of(r, i),
+                                         .alpha = rg_at(s->alpha + row0 * Hv),
+                                         .beta = rg_at(s->beta + row0 * Hv),
+                                         .dt = weight(r, w->dt),
+                                         .a = weight(r, w->a),
+                                         .w_out = weight(r, w->norm),
+                                         .z = rg_at(s->z + row0 * Hv * D),
+                                         .o = rg_at(s->gdn_o + row0 * Hv * D),
+                                         .codes = rg_at(r->g->codes.wide) +
+                                                  row0 * rg_gpu_act_bytes(Hv * D),
+                                         .n_head = Hv,
+                                         .n_k = hp->n_k_head,
+                                         .rows = seg->n,
+                                         .eps_qk = 1e-6f,
+                                         .eps = hp->rms_eps,
+                                         .scale = 1.0f / sqrtf((float)D)};
+        rg_gpu_gdn_whole(r->list, &a, D, hp->ssm_conv);
+    }
+    sync(r); /* gdn_o, its codes; the histories are read */
+    for (uint32_t i = 0; i < r->win->n_seg; i++) {
+        const rg_gpu_history_args h = gdn_history(r, i, &r->win->segs[i].seq->gpu->layers[layer]);
+        rg_gpu_history(r->list, &h);
+    }
+}
+
+static void gdn_layer(rg_gpu_rec *r, uint32_t layer) {
+    const rg_scratch *s = &r->g->s;
+    const rg_gdn_weights *w = &r->core->w.layers[layer].gdn;
+    const uint32_t T = r->win->T;
+    plain(r, &w->qkv, u_of(r), s->qkv, T);
+    plain(r, &w->gate, u_of(r), s->z, T);
+    plain(r, &w->alpha, u_of(r), s->alpha, T);
+    multiply(r, &w->beta, u_of(r), s->beta, T, RG_GPU_SIGMOID, 1.0f);
+    sync(r); /* qkv, alpha, beta, z */
+    if (fused(r, RG_GPU_FUSE_DELTA, T) &&
+        rg_gpu_gdn_whole_takes(rg_gpu_get_info(r->g->gpu), r->core->hp->ssm_head_dim)) {
+        gdn_at_once(r, layer);
+    } else {
+        gdn_by_ops(r, layer);
+    }
     plain(r, &w->out, wide(r, s->gdn_o), s->y, T);
-    sync(r); /* y */
+    sync(r); /* y, histories */
 }
 
 /* ---- attention ------------------------------------------------------------------------------ */
 
 typedef struct attn {
-    const rg_gpu_rec *r;
+    rg_gpu_rec *r;
     const rg_attn_weights *w;
     const rg_segment *seg;
     const rg_kv *kv;
     uint32_t index, layer, keep;
-    bool f16, indexed;
+    bool f16, indexed, codes;
 } attn;
 
 /* One kind of head: norm, rotation, and where to. */
@@ -315,6 +481,8 @@ static void attend(const attn *a) {
     const rg_scratch *s = &a->r->g->s;
     const rg_gpu_seq *d = a->seg->seq->gpu;
     const size_t wide = (size_t)a->seg->row0 * hp->n_head * hp->head_dim;
+    const rg_gpu_ptr codes =
+        rg_at(a->r->g->codes.wide) + a->seg->row0 * rg_gpu_act_bytes(hp->n_head * hp->head_dim);
     const rg_gpu_attention_args p = {.q = rg_at(s->q + wide),
                                      .k = rg_at(a->kv->k),
                                      .v = rg_at(a->kv->v),
@@ -322,6 +490,7 @@ static void attend(const attn *a) {
                                      .o = rg_at(s->attn_o + wide),
                                      .bits = rg_at(d->bits),
                                      .pos0 = position_of(a->r, a->index),
+                                     .codes = a->codes ? codes : 0,
                                      .D = hp->head_dim,
                                      .n_head = hp->n_head,
                                      .n_kv = hp->n_head_kv,
@@ -332,7 +501,12 @@ static void attend(const attn *a) {
     rg_gpu_attention(a->r->list, &p, a->f16, a->seg->n);
 }
 
-static void attn_segment(const rg_gpu_rec *r, uint32_t layer, uint32_t index) {
+/* Whether attention itself makes the codes of its output. */
+static bool attention_codes(const rg_gpu_rec *r) {
+    return fused(r, RG_GPU_FUSE_ATTENTION, r->win->T) && r->core->hp->head_dim % 32 == 0;
+}
+
+static void attn_segment(rg_gpu_rec *r, uint32_t layer, uint32_t index) {
     const rg_attn_weights *w = &r->core->w.layers[layer].attn;
     const rg_segment *seg = &r->win->segs[index];
     const uint32_t keep = w->ratio ? r->core->hp->idx_budget / w->ratio : 0;
@@ -344,6 +518,7 @@ static void attn_segment(const rg_gpu_rec *r, uint32_t layer, uint32_t index) {
                     .layer = layer,
                     .keep = keep,
                     .f16 = rg_seq_f16(seg->seq),
+                    .codes = attention_codes(r),
                     .indexed = w->ratio && (seg->pos0 + seg->n) / w->ratio > keep};
     prepare_heads(&a);
     sync(r); /* q, caches */
@@ -354,7 +529,7 @@ static void attn_segment(const rg_gpu_rec *r, uint32_t layer, uint32_t index) {
     attend(&a);
 }
 
-static void attn_layer(const rg_gpu_rec *r, uint32_t layer) {
+static void attn_layer(rg_gpu_rec *r, uint32_t layer) {
     const rg_scratch *s = &r->g->s;
     const rg_attn_weights *w = &r->core->w.layers[layer].attn;
     const uint32_t T = r->win->T;
@@ -369,12 +544,12 @@ static void attn_layer(const rg_gpu_rec *r, uint32_t layer) {
     for (uint32_t i = 0; i < r->win->n_seg; i++)
         attn_segment(r, layer, i);
     sync(r); /* attn_o */
-    quantize(r, wide(r, s->attn_o), w->out.n_in, T);
+    if (!attention_codes(r)) quantize(r, wide(r, s->attn_o), w->out.n_in, T);
     plain(r, &w->out, wide(r, s->attn_o), s->y, T);
     sync(r); /* y */
 }
 
-void rg_gpu_rec_mixer(const rg_gpu_rec *r, uint32_t layer) {
+void rg_gpu_rec_mixer(rg_gpu_rec *r, uint32_t layer) {
     const rg_layer_weights *w = &r->core->w.layers[layer];
     rg_gpu_rec_hc_read(r, &w->hc_attn, r->g->s.residual, r->win->T,
                        rg_gpu_code(layer, RG_GPU_BEFORE_MIXER));
@@ -383,14 +558,14 @@ void rg_gpu_rec_mixer(const rg_gpu_rec *r, uint32_t layer) {
     } else {
         gdn_layer(r, layer);
     }
-    write_back(r, r->g->s.y, false);
+    write_back(r, RG_GPU_OWED_Y);
     rg_gpu_rec_hc_read(r, &w->hc_ffn, r->g->s.residual, r->win->T,
                        rg_gpu_code(layer, RG_GPU_BEFORE_EXPERTS));
 }
 
 /* ---- n-gram memory -------------------------------------------------------------------------- */
 
-static void ple_segment(const rg_gpu_rec *r, uint32_t layer, uint32_t index) {
+static void ple_segment(rg_gpu_rec *r, uint32_t layer, uint32_t index) {
     const rg_hparams *hp = r->core->hp;
     const rg_scratch *s = &r->g->s;
     const rg_segment *seg = &r->win->segs[index];
@@ -416,12 +591,13 @@ static void ple_segment(const rg_gpu_rec *r, uint32_t layer, uint32_t index) {
     rg_gpu_history(r->list, &h);
 }
 
-void rg_gpu_rec_ple(const rg_gpu_rec *r, uint32_t layer) {
+void rg_gpu_rec_ple(rg_gpu_rec *r, uint32_t layer) {
     const rg_hparams *hp = r->core->hp;
     const rg_scratch *s = &r->g->s;
     const rg_ple_weights *w = &r->core->w.layers[layer].ple;
     const uint32_t T = r->win->T;
     const input ple = wide(r, r->g->at.ple_in);
+    settle(r);
     quantize(r, ple, w->key.n_in, T);
     plain(r, &w->key, ple, s->mix, T);
     plain(r, &w->value, ple, s->ple_value, T);
@@ -446,11 +622,11 @@ void rg_gpu_rec_ple(const rg_gpu_rec *r, uint32_t layer) {
 
 /* ---- experts -------------------------------------------------------------------------------- */
 
-static void router(const rg_gpu_rec *r, uint32_t layer) {
+static void router(rg_gpu_rec *r, uint32_t layer) {
     plain(r, &r->core->w.layers[layer].moe.router, u_of(r), r->g->s.router, r->win->T);
 }
 
-static void route(const rg_gpu_rec *r, uint32_t layer, bool choose) {
+static void route(rg_gpu_rec *r, uint32_t layer, bool choose) {
     const rg_hparams *hp = r->core->hp;
     const rg_scratch *s = &r->g->s;
     const rg_gpu_route_args a = {.logits = rg_at(s->router),
@@ -464,7 +640,7 @@ static void route(const rg_gpu_rec *r, uint32_t layer, bool choose) {
     rg_gpu_route(r->list, &a, !choose, r->win->T);
 }
 
-void rg_gpu_rec_router(const rg_gpu_rec *r, uint32_t layer, bool choose) {
+void rg_gpu_rec_router(rg_gpu_rec *r, uint32_t layer, bool choose) {
     if (choose) {
         router(r, layer);
         sync(r); /* router */
@@ -472,17 +648,33 @@ void rg_gpu_rec_router(const rg_gpu_rec *r, uint32_t layer, bool choose) {
     route(r, layer, choose);
 }
 
-/* The shared expert in three steps: products of u, activation, output. */
-static void shared_products(const rg_gpu_rec *r, uint32_t layer) {
+/* Gate and up of the shared expert in one product; its output then makes its own codes. */
+static bool shared_fused(const rg_gpu_rec *r, uint32_t layer) {
+    const rg_moe_weights *w = &r->core->w.layers[layer].moe;
+    const bool floats = rg_gpu_takes_floats(w->shared_down.type);
+    return fused(r, RG_GPU_FUSE_SHARED, r->win->T) && w->shared_gate.type == w->shared_up.type &&
+           (floats || codes_itself(r, &w->shared_down, r->win->T));
+}
+
+/* The shared expert in three steps: products of u, activation (if they were two), output. */
+static void shared_products(rg_gpu_rec *r, uint32_t layer) {
     const rg_scratch *s = &r->g->s;
     const rg_moe_weights *w = &r->core->w.layers[layer].moe;
     const uint32_t T = r->win->T;
     multiply(r, &w->shared_gate_inp, u_of(r), s->shared_sigma, T, RG_GPU_SIGMOID, 1.0f);
+    if (shared_fused(r, layer)) {
+        rg_gpu_product p = product_of(r, &w->shared_gate, u_of(r), s->shared_hidden, T);
+        rg_gpu_product_way way = way_of(r, &w->shared_gate, RG_GPU_PLAIN);
+        p.w2 = weight(r, w->shared_up.data);
+        way.fused = true;
+        rg_gpu_mul(r->list, &p, &way);
+        return;
+    }
     plain(r, &w->shared_gate, u_of(r), s->shared_hidden, T);
     plain(r, &w->shared_up, u_of(r), s->shared_up, T);
 }
 
-static void shared_activation(const rg_gpu_rec *r) {
+static void shared_activation(rg_gpu_rec *r) {
     const rg_scratch *s = &r->g->s;
     const uint32_t n = r->core->hp->n_ff_shared;
     const rg_gpu_silu_mul_args act = {.g = rg_at(s->shared_hidden),
@@ -492,18 +684,25 @@ static void shared_activation(const rg_gpu_rec *r) {
     rg_gpu_silu_mul(r->list, &act, r->win->T);
 }
 
-static void shared_output(const rg_gpu_rec *r, uint32_t layer) {
+static void shared_output(rg_gpu_rec *r, uint32_t layer) {
     const rg_scratch *s = &r->g->s;
+    const rg_mat *down = &r->core->w.layers[layer].moe.shared_down;
     const input hidden = {s->shared_hidden, r->g->codes.shared};
-    plain(r, &r->core->w.layers[layer].moe.shared_down, hidden, s->shared_out, r->win->T);
+    if (shared_fused(r, layer)) {
+        multiply_coding(r, down, hidden, s->shared_out, r->win->T);
+    } else {
+        plain(r, down, hidden, s->shared_out, r->win->T);
+    }
 }
 
-void rg_gpu_rec_shared(const rg_gpu_rec *r, uint32_t layer, const rg_mat *next_router) {
+void rg_gpu_rec_shared(rg_gpu_rec *r, uint32_t layer, const rg_mat *next_router) {
     shared_products(r, layer);
     if (next_router) plain(r, next_router, u_of(r), r->g->s.ahead, r->win->T);
     sync(r); /* hidden and up of the shared expert */
-    shared_activation(r);
-    sync(r); /* shared hidden */
+    if (!shared_fused(r, layer)) {
+        shared_activation(r);
+        sync(r); /* shared hidden */
+    }
     shared_output(r, layer);
 }
 
@@ -524,12 +723,15 @@ static expert_set experts_of(const rg_gpu_rec *r, uint32_t layer, bool tiles) {
     const rg_moe_weights *w = &r->core->w.layers[layer].moe;
     const uint32_t n = r->win->T * hp->n_expert_used;
     const uint32_t side = rg_gpu_tile_side(r->core, r->win->T);
-    expert_set e = {.gate = product_of(r, &w->gate.mat, u_of(r), s->gate, n),
-                    .up = product_of(r, &w->up.mat, u_of(r), s->up, n),
-                    .down = product_of(r, &w->down.mat, hidden_of(r), s->expert_out, n),
-                    .gate_way = {.type = w->gate.mat.type, .side = side},
-                    .up_way = {.type = w->up.mat.type, .side = side},
-                    .down_way = {.type = w->down.mat.type, .side = side}};
+    const bool loop = r->core->opt.gpu_unfused & RG_GPU_UNROLL;
+    const uint32_t group = r->core->opt.gpu_slot_rows;
+    expert_set e = {
+        .gate = product_of(r, &w->gate.mat, u_of(r), s->gate, n),
+        .up = product_of(r, &w->up.mat, u_of(r), s->up, n),
+        .down = product_of(r, &w->down.mat, hidden_of(r), s->expert_out, n),
+        .gate_way = {w->gate.mat.type, .group_rows = group, .side = side, .loop = loop},
+        .up_way = {w->up.mat.type, .group_rows = group, .side = side, .loop = loop},
+        .down_way = {w->down.mat.type, .group_rows = group, .side = side, .loop = loop}};
     e.gate.stride = w->gate.stride;
     e.up.stride = w->up.stride;
     e.down.stride = w->down.stride;
@@ -538,10 +740,12 @@ static expert_set experts_of(const rg_gpu_rec *r, uint32_t layer, bool tiles) {
     e.fused = !tiles && w->gate.mat.type == w->up.mat.type;
     e.gate_way.fused = e.fused;
     e.gate.w2 = e.up.w;
+    e.down_way.coding = e.fused && codes_itself(r, &w->down.mat, r->win->T);
+    if (e.down_way.coding) e.down.x = rg_at(s->gate);
     return e;
 }
 
-static void activate(const rg_gpu_rec *r, uint32_t layer) {
+static void activate(rg_gpu_rec *r, uint32_t layer) {
     const uint32_t n_ff = r->core->w.layers[layer].moe.n_ff;
     const rg_gpu_silu_mul_args act = {.g = rg_at(r->g->s.gate),
                                       .u = rg_at(r->g->s.up),
@@ -550,7 +754,7 @@ static void activate(const rg_gpu_rec *r, uint32_t layer) {
     rg_gpu_silu_mul(r->list, &act, r->win->T * r->core->hp->n_expert_used);
 }
 
-static void run_slots(const rg_gpu_rec *r, uint32_t layer, const expert_set *e,
+static void run_slots(rg_gpu_rec *r, uint32_t layer, const expert_set *e,
                       const rg_gpu_buffer *grids, size_t offset) {
     rg_gpu_mul_slots(r->list, &e->gate, &e->gate_way, grids, offset);
     if (!e->fused) {
@@ -559,11 +763,11 @@ static void run_slots(const rg_gpu_rec *r, uint32_t layer, const expert_set *e,
         activate(r, layer);
     }
     sync(r); /* hidden */
-    if (e->fused) quantize(r, hidden_of(r), e->down.n_in, e->down.n);
+    if (e->fused && !e->down_way.coding) quantize(r, hidden_of(r), e->down.n_in, e->down.n);
     rg_gpu_mul_slots(r->list, &e->down, &e->down_way, grids, grids ? offset + 12 : 0);
 }
 
-static void run_tiles(const rg_gpu_rec *r, uint32_t layer, const expert_set *e,
+static void run_tiles(rg_gpu_rec *r, uint32_t layer, const expert_set *e,
                       const rg_gpu_buffer *grids, size_t offset) {
     rg_gpu_mul_tiles(r->list, &e->gate, &e->gate_way, grids, offset);
     rg_gpu_mul_tiles(r->list, &e->up, &e->up_way, grids, offset);
@@ -573,7 +777,7 @@ static void run_tiles(const rg_gpu_rec *r, uint32_t layer, const expert_set *e,
     rg_gpu_mul_tiles(r->list, &e->down, &e->down_way, grids, offset + 12);
 }
 
-static void resident_experts(const rg_gpu_rec *r, uint32_t layer) {
+static void resident_experts(rg_gpu_rec *r, uint32_t layer) {
     const rg_hparams *hp = r->core->hp;
     const bool tiles = r->win->T > RG_GPU_ROWS_MAX;
     expert_set e = experts_of(r, layer, tiles);
@@ -596,7 +800,18 @@ static void resident_experts(const rg_gpu_rec *r, uint32_t layer) {
     run_tiles(r, layer, &e, &r->g->scratch, rg_at(r->g->grids) - r->g->scratch.address);
 }
 
-void rg_gpu_rec_phase(const rg_gpu_rec *r, uint32_t layer, uint32_t phase) {
+uint32_t rg_gpu_expert_groups(const rg_core *core, uint32_t layer, uint32_t k) {
+    const rg_moe_weights *w = &core->w.layers[layer].moe;
+    const rg_gpu_product_way gate = {w->gate.mat.type, .group_rows = core->opt.gpu_slot_rows};
+    const rg_gpu_product_way up = {w->up.mat.type, .group_rows = core->opt.gpu_slot_rows};
+    const rg_gpu_product_way down = {w->down.mat.type, .group_rows = core->opt.gpu_slot_rows};
+    if (k == 1) return rg_gpu_slot_groups(w->n_ff, core->hp->n_embd, &down);
+    const uint32_t g = rg_gpu_slot_groups(core->hp->n_embd, w->n_ff, &gate);
+    const uint32_t u = rg_gpu_slot_groups(core->hp->n_embd, w->n_ff, &up);
+    return g > u ? g : u;
+}
+
+void rg_gpu_rec_phase(rg_gpu_rec *r, uint32_t layer, uint32_t phase) {
     const rg_gpu_shared *at = &r->g->at;
     const bool tiles = r->win->T > RG_GPU_ROWS_MAX;
     expert_set e = experts_of(r, layer, tiles);
@@ -613,27 +828,32 @@ void rg_gpu_rec_phase(const rg_gpu_rec *r, uint32_t layer, uint32_t phase) {
     }
 }
 
-void rg_gpu_rec_combine(const rg_gpu_rec *r, uint32_t layer) {
+void rg_gpu_rec_combine(rg_gpu_rec *r, uint32_t layer) {
     (void)layer;
     sync(r); /* outputs of the experts, shared one included */
-    write_back(r, r->g->s.shared_out, true);
+    write_back(r, RG_GPU_OWED_EXPERTS);
 }
 
-void rg_gpu_rec_moe(const rg_gpu_rec *r, uint32_t layer) {
+void rg_gpu_rec_moe(rg_gpu_rec *r, uint32_t layer) {
     router(r, layer);
     shared_products(r, layer);
     sync(r); /* router; hidden and up of the shared expert */
     route(r, layer, true);
-    shared_activation(r);
+    const bool whole = shared_fused(r, layer);
+    if (whole) {
+        shared_output(r, layer);
+    } else {
+        shared_activation(r);
+    }
     sync(r); /* the choice of experts; shared hidden */
-    shared_output(r, layer);
+    if (!whole) shared_output(r, layer);
     resident_experts(r, layer);
     rg_gpu_rec_combine(r, layer);
 }
 
 /* ---- head ----------------------------------------------------------------------------------- */
 
-void rg_gpu_rec_head(const rg_gpu_rec *r, uint32_t row, uint32_t rows) {
+void rg_gpu_rec_head(rg_gpu_rec *r, uint32_t row, uint32_t rows) {
     const rg_hparams *hp = r->core->hp;
     const float *residual = r->g->s.residual + (size_t)row * hp->n_hc * hp->n_embd;
     rg_gpu_rec_hc_read(r, &r->core->w.output_hc, residual, rows,

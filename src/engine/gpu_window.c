@@ -67,6 +67,10 @@ static rg_code zero_states(const run *w, rg_status *st) {
     const rg_hparams *hp = w->core->hp;
     const size_t bytes = (size_t)hp->n_v_head * hp->ssm_head_dim * hp->ssm_head_dim * sizeof(float);
     bool any = false;
+    for (uint32_t i = 0; i < w->win->n_seg; i++)
+        any = any || w->win->segs[i].pos0 == 0;
+    if (!any) return RG_OK;
+    any = false;
     rg_gpu_list_begin(w->g->zero, false);
     for (uint32_t i = 0; i < w->win->n_seg; i++) {
         const rg_segment *seg = &w->win->segs[i];
@@ -102,13 +106,13 @@ static rg_code check_flag(const run *w, rg_status *st) {
                    layer, place == RG_GPU_BEFORE_EXPERTS ? "experts" : "mixer");
 }
 
-static void record_begin(const run *w, const rg_gpu_rec *r) {
+static void record_begin(const run *w, rg_gpu_rec *r) {
     rg_gpu_fill(r->list, &w->g->scratch, rg_at(w->g->flag) - w->g->scratch.address, 4, UINT32_MAX);
     rg_gpu_rec_embed(r);
 }
 
 /* The last list of a window: logits of a short one, and whether all was finite. */
-static void record_end(const run *w, const rg_gpu_rec *r) {
+static void record_end(const run *w, rg_gpu_rec *r) {
     if (w->win->T <= RG_GPU_ROWS_MAX) rg_gpu_rec_head(r, 0, w->win->T);
     rg_gpu_barrier(r->list); /* the flag */
     rg_gpu_copy(r->list, &w->g->readback, rg_at(w->g->out.flag) - w->g->readback.address,
@@ -136,9 +140,15 @@ static uint64_t key_of(const run *w) {
     return seg->seq->gpu->memory.address * 4096 + indexed * 16 + w->win->T;
 }
 
+static rg_gpu_whole *whole_of(const run *w) {
+    const uint32_t T = w->win->T;
+    return &w->g->whole[T <= RG_GPU_ROWS_MAX ? T - 1 : RG_GPU_ROWS_MAX];
+}
+
 static rg_code record_whole(const run *w, rg_status *st) {
-    rg_gpu_rec r = rec_of(w, w->g->steps[0]);
-    w->g->dispatches = w->g->barriers = 0;
+    const rg_gpu_whole *whole = whole_of(w);
+    rg_gpu_rec r = rec_of(w, whole->lists[0]);
+    w->g->n_recorded++;
     rg_gpu_list_begin(r.list, w->core->opt.gpu_stamps);
     record_begin(w, &r);
     bool split = false;
@@ -146,8 +156,7 @@ static rg_code record_whole(const run *w, rg_status *st) {
         if (w->core->w.layers[i].has_ple) {
             if (!split) { /* the rest waits for the rows of the table */
                 RG_TRY(rg_gpu_list_end(r.list, st));
-                count(w, r.list);
-                r.list = w->g->whole;
+                r.list = whole->lists[1];
                 rg_gpu_list_begin(r.list, w->core->opt.gpu_stamps);
                 split = true;
             }
@@ -158,11 +167,10 @@ static rg_code record_whole(const run *w, rg_status *st) {
     }
     if (!split) { /* always two lists */
         RG_TRY(rg_gpu_list_end(r.list, st));
-        r.list = w->g->whole;
+        r.list = whole->lists[1];
         rg_gpu_list_begin(r.list, w->core->opt.gpu_stamps);
     }
     record_end(w, &r);
-    count(w, r.list);
     return rg_gpu_list_end(r.list, st);
 }
 
@@ -185,24 +193,33 @@ static void add_times(const run *w, rg_gpu_list *list) {
                 .program = t[i].program, .first = t[i].first, .groups = t[i].groups};
         }
         g->times[k].ns += t[i].ns;
+        g->times[k].bytes += t[i].bytes;
         g->times[k].count++;
     }
 }
 
-static rg_code run_whole(const run *w, rg_status *st) {
+static rg_code have_whole(const run *w, rg_gpu_whole *whole, rg_status *st) {
     const uint64_t key = key_of(w);
-    if (!key || key != w->g->whole_key) {
-        w->g->whole_key = 0;
-        RG_TRY(record_whole(w, st));
-        w->g->whole_key = key;
-    }
+    if (key && key == whole->key) return RG_OK;
+    whole->key = 0;
+    RG_TRY(record_whole(w, st));
+    whole->key = key;
+    return RG_OK;
+}
+
+static rg_code run_whole(const run *w, rg_status *st) {
+    rg_gpu_whole *whole = whole_of(w);
+    RG_TRY(have_whole(w, whole, st));
+    w->g->dispatches = w->g->barriers = 0;
+    count(w, whole->lists[0]);
+    count(w, whole->lists[1]);
     bool ple = false;
     for (uint32_t i = 0; i < w->core->hp->n_layer; i++)
         ple = ple || w->core->w.layers[i].has_ple;
     const uint64_t joined = ple ? rg_gpu_next_host(w->g->gpu) : 0;
     const uint64_t done = rg_gpu_next(w->g->gpu);
-    const rg_gpu_part parts[2] = {{.list = w->g->steps[0]},
-                                  {.list = w->g->whole, .wait_host = joined, .signal = done}};
+    const rg_gpu_part parts[2] = {{.list = whole->lists[0]},
+                                  {.list = whole->lists[1], .wait_host = joined, .signal = done}};
     RG_TRY(rg_gpu_submit(w->g->gpu, parts, 2, st));
     rg_code rc = RG_OK;
     if (ple) {
@@ -212,16 +229,34 @@ static rg_code run_whole(const run *w, rg_status *st) {
     }
     RG_TRY(rg_gpu_wait(w->g->gpu, done, ANSWER_NS, rc == RG_OK ? st : NULL));
     if (w->core->opt.gpu_stamps) {
-        add_times(w, w->g->steps[0]);
-        add_times(w, w->g->whole);
+        add_times(w, whole->lists[0]);
+        add_times(w, whole->lists[1]);
     }
     return rc;
 }
 
 /* ---- turns ---------------------------------------------------------------------------------- */
 
+static rg_gpu_list *step_list(const run *w, uint32_t step) {
+    return step < RG_GPU_STEPS ? w->g->steps[step] : w->g->last;
+}
+
+/* Adds the times of the list's last run, which is over. */
+static void add_step(const run *w, uint32_t step) {
+    if (w->g->timed >> step & 1) add_times(w, step_list(w, step));
+    w->g->timed &= ~(1u << step);
+}
+
+static rg_gpu_rec begin_step(const run *w, uint32_t step) {
+    add_step(w, step);
+    const rg_gpu_rec r = rec_of(w, step_list(w, step));
+    rg_gpu_list_begin(r.list, w->core->opt.gpu_stamps);
+    return r;
+}
+
 static rg_code submit_step(const run *w, uint32_t step, uint64_t *value, rg_status *st) {
-    rg_gpu_list *list = w->g->steps[step];
+    rg_gpu_list *list = step_list(w, step);
+    if (w->core->opt.gpu_stamps) w->g->timed |= 1u << step;
     RG_TRY(rg_gpu_list_end(list, st));
     count(w, list);
     *value = rg_gpu_next(w->g->gpu);
@@ -279,10 +314,10 @@ static void list_phase(const run *w, uint32_t layer, uint32_t phase, const uint3
         }
         count_slot += slots;
     }
-    const uint32_t rows[2] = {n_ff, hp->n_embd}, values[2] = {hp->n_embd, n_ff};
-    for (size_t k = 0; k < 2; k++) {
+    const uint32_t rows[2] = {n_ff, hp->n_embd};
+    for (uint32_t k = 0; k < 2; k++) {
         grid[3 * k] = tiles ? (rows[k] + RG_GPU_TILE_ROWS - 1) / RG_GPU_TILE_ROWS
-                            : rg_gpu_slot_groups(values[k], rows[k]);
+                            : rg_gpu_expert_groups(core, layer, k);
         grid[3 * k + 1] = tiles ? count_tile : count_slot;
         grid[3 * k + 2] = 1;
     }
@@ -299,11 +334,10 @@ static void tell_expert(const run *w, uint32_t layer, uint32_t expert) {
 /* Runs experts[n], whose bytes are at hand, in a list of their own; `*value` is its end. */
 static rg_code run_phase(const run *w, uint32_t layer, uint32_t phase, const uint32_t *experts,
                          uint32_t n, uint64_t *value, rg_status *st) {
-    const rg_gpu_rec r = rec_of(w, w->g->steps[2 + phase]);
     for (uint32_t i = 0; i < n; i++)
         tell_expert(w, layer, experts[i]);
     list_phase(w, layer, phase, experts, n);
-    rg_gpu_list_begin(r.list, false);
+    rg_gpu_rec r = begin_step(w, 2 + phase);
     rg_gpu_rec_phase(&r, layer, phase);
     return submit_step(w, 2 + phase, value, st);
 }
@@ -399,7 +433,7 @@ static rg_code run_turn(const run *w, uint32_t layer, uint64_t routed, uint64_t 
 }
 
 /* Router and what the host needs of it. */
-static void record_route(const run *w, const rg_gpu_rec *r, uint32_t layer) {
+static void record_route(const run *w, rg_gpu_rec *r, uint32_t layer) {
     const rg_hparams *hp = w->core->hp;
     rg_gpu_core *g = w->g;
     const size_t T = w->win->T;
@@ -413,7 +447,7 @@ static void record_route(const run *w, const rg_gpu_rec *r, uint32_t layer) {
                 rg_at(g->flag) - g->scratch.address, 4);
 }
 
-static void record_shared(const run *w, const rg_gpu_rec *r, uint32_t layer) {
+static void record_shared(const run *w, rg_gpu_rec *r, uint32_t layer) {
     rg_gpu_core *g = w->g;
     const rg_mat *next = rg_experts_next_router(w->core, layer);
     rg_gpu_rec_shared(r, layer, next);
@@ -431,7 +465,7 @@ static bool any_moce(const run *w) {
 }
 
 /* What follows the experts of a layer, in front of the next one. */
-static void record_after(const run *w, const rg_gpu_rec *r, uint32_t layer) {
+static void record_after(const run *w, rg_gpu_rec *r, uint32_t layer) {
     if (any_moce(w)) rg_gpu_rec_router(r, layer, false); /* weights of the host's choice */
     rg_gpu_rec_combine(r, layer);
 }
@@ -443,8 +477,7 @@ static rg_code run_layer(const run *w, uint32_t layer, rg_status *st) {
     uint64_t routed = 0, shared = 0;
     const bool ple = w->core->w.layers[layer].has_ple;
     if (ple) RG_TRY(tell_ple(w, st));
-    rg_gpu_rec r = rec_of(w, w->g->steps[0]);
-    rg_gpu_list_begin(r.list, false);
+    rg_gpu_rec r = begin_step(w, 0);
     if (layer == 0) {
         record_begin(w, &r);
     } else {
@@ -455,8 +488,7 @@ static rg_code run_layer(const run *w, uint32_t layer, rg_status *st) {
     record_route(w, &r, layer);
     RG_TRY(submit_step(w, 0, &routed, st));
     const uint32_t beside = layer % 2 ? 4 : 1;
-    r.list = w->g->steps[beside];
-    rg_gpu_list_begin(r.list, false);
+    r = begin_step(w, beside);
     record_shared(w, &r, layer);
     RG_TRY(submit_step(w, beside, &shared, st));
     return run_turn(w, layer, routed, shared, st);
@@ -465,19 +497,17 @@ static rg_code run_layer(const run *w, uint32_t layer, rg_status *st) {
 /* Ends the window; also after a failure: what was handed over is done before its lists and slots
  * are used again. */
 static rg_code end_turns(const run *w, bool failed, rg_status *st) {
-    const rg_gpu_rec r = rec_of(w, w->g->whole);
-    const uint64_t last = rg_gpu_next(w->g->gpu);
-    w->g->whole_key = 0;
-    rg_gpu_list_begin(r.list, false);
+    rg_gpu_rec r = begin_step(w, RG_GPU_STEPS);
+    uint64_t last = 0;
     if (!failed) {
         record_after(w, &r, w->core->hp->n_layer - 1);
         record_end(w, &r);
     }
-    RG_TRY(rg_gpu_list_end(r.list, st));
-    count(w, r.list);
-    const rg_gpu_part part = {.list = r.list, .signal = last};
-    RG_TRY(rg_gpu_submit(w->g->gpu, &part, 1, st));
-    return pass(w, last, st);
+    RG_TRY(submit_step(w, RG_GPU_STEPS, &last, st));
+    RG_TRY(pass(w, last, st));
+    for (uint32_t i = 0; i <= RG_GPU_STEPS; i++)
+        add_step(w, i);
+    return RG_OK;
 }
 
 static rg_code run_turns(const run *w, rg_status *st) {
@@ -494,6 +524,52 @@ static rg_code run_turns(const run *w, rg_status *st) {
     const rg_code end = end_turns(w, rc != RG_OK, &ended);
     if (rc == RG_OK && end != RG_OK) return rg_fail(st, end, "%s", ended.message);
     return rc;
+}
+
+/* ---- ahead of the first token --------------------------------------------------------------- */
+
+/* Records a turn's lists and hands none of them over: that builds their kernels. */
+static rg_code prewarm_turns(const run *w, rg_status *st) {
+    rg_gpu_rec r = rec_of(w, w->g->last);
+    rg_gpu_list_begin(r.list, false);
+    record_begin(w, &r);
+    for (uint32_t i = 0; i < w->core->hp->n_layer; i++) {
+        if (w->core->w.layers[i].has_ple) rg_gpu_rec_ple(&r, i);
+        rg_gpu_rec_mixer(&r, i);
+        rg_gpu_rec_router(&r, i, true);
+        rg_gpu_rec_router(&r, i, false);
+        rg_gpu_rec_shared(&r, i, rg_experts_next_router(w->core, i));
+        rg_gpu_rec_phase(&r, i, 0);
+        rg_gpu_rec_combine(&r, i);
+    }
+    record_end(w, &r);
+    return rg_gpu_list_end(r.list, st);
+}
+
+static rg_code prewarm_rows(rg_seq *seq, uint32_t T, uint32_t pos0, rg_status *st) {
+    rg_core *core = seq->core;
+    const rg_segment seg = {.seq = seq, .n = T, .pos0 = pos0};
+    const rg_window win = {.core = core, .segs = &seg, .n_seg = 1, .T = T};
+    const run w = {.win = &win, .core = core, .g = core->gpu};
+    if (T > core->chunk || T > seq->opt.n_ctx) return RG_OK;
+    if (core->stream || core->trace) return prewarm_turns(&w, st);
+    return have_whole(&w, whole_of(&w), st);
+}
+
+rg_code rg_gpu_prewarm_run(rg_seq *seq, bool all, rg_status *st) {
+    const uint64_t begin = rg_now_ns();
+    const uint32_t chunk = seq->core->chunk, n_ctx = seq->opt.n_ctx;
+    const uint32_t wide[] = {chunk, 64, 32, 16}; /* sizes of tiles */
+    for (uint32_t i = 0; i < (all ? RG_ARRAY_LEN(wide) : 1); i++)
+        RG_TRY(prewarm_rows(seq, wide[i], 0, st));
+    for (uint32_t T = 1; T <= (all ? RG_GPU_ROWS_MAX : 1) && T <= n_ctx; T++) {
+        RG_TRY(prewarm_rows(seq, T, n_ctx - T, st)); /* blocks are selected there */
+        RG_TRY(prewarm_rows(seq, T, 0, st));
+    }
+    if (chunk <= n_ctx) RG_TRY(prewarm_rows(seq, chunk, n_ctx - chunk, st));
+    rg_log(RG_LOG_INFO, "kernels and windows built in %.0f ms",
+           (double)(rg_now_ns() - begin) * 1e-6);
+    return RG_OK;
 }
 
 /* ---- window --------------------------------------------------------------------------------- */
@@ -523,7 +599,14 @@ rg_code rg_gpu_window_run(const rg_window *win, const rg_eval_call *call, rg_sta
 
 static rg_code check_logits(const rg_core *core, uint32_t n, rg_status *st) {
     const rg_hparams *hp = core->hp;
-    for (size_t i = 0; i < (size_t)n * hp->n_vocab; i++) {
+    const size_t all = (size_t)n * hp->n_vocab;
+    uint32_t bad = 0; /* a loop without a way out is a wide one */
+    for (size_t i = 0; i < all; i++) {
+        uint32_t bits;
+        memcpy(&bits, &core->s.logits[i], sizeof bits);
+        bad |= (bits & 0x7F800000u) == 0x7F800000u;
+    }
+    for (size_t i = 0; bad && i < all; i++) {
         if (isfinite(core->s.logits[i])) continue;
         return rg_fail(st, RG_FORMAT,
                        "logit %zu is not finite behind layer %u: the output weights are damaged",
@@ -539,7 +622,7 @@ rg_code rg_gpu_head(rg_core *core, uint32_t row, uint32_t n, rg_status *st) {
     if (row + n <= g->n_head_rows) {
         from += (size_t)row * core->hp->n_vocab;
     } else {
-        const rg_gpu_rec r = {.g = g, .core = core, .list = g->head};
+        rg_gpu_rec r = {.g = g, .core = core, .list = g->head};
         rg_gpu_list_begin(g->head, false);
         rg_gpu_rec_head(&r, row, n);
         RG_TRY(rg_gpu_list_end(g->head, st));

@@ -39,6 +39,7 @@ typedef struct rg_gpu_info {
     uint64_t alloc_bytes;   /* largest single allocation */
     uint32_t subgroup_size; /* the usual one */
     uint32_t shared_bytes;  /* of a workgroup */
+    uint32_t group_threads; /* of a workgroup at most */
     bool dot;               /* multiplies four bytes in one instruction */
     bool matrix;            /* has matrix units for bytes that mul_mat.comp can use */
     double stamp_ns;        /* a tick of the time stamps; 0: none */
@@ -65,7 +66,8 @@ const rg_gpu_info *rg_gpu_list_info(const rg_gpu_list *list); /* of its device *
 /* What the validation layers complained about since opening: how often, and the first message. */
 uint64_t rg_gpu_complaints(const rg_gpu *gpu, const char **first);
 bool rg_gpu_validated(const rg_gpu *gpu);
-uint64_t rg_gpu_bytes(const rg_gpu *gpu); /* of all buffers now */
+uint64_t rg_gpu_bytes(const rg_gpu *gpu);   /* of all buffers now */
+uint32_t rg_gpu_kernels(const rg_gpu *gpu); /* pipelines built so far */
 
 /* ---- buffers -------------------------------------------------------------------------------- */
 
@@ -125,6 +127,8 @@ void rg_gpu_list_destroy(rg_gpu_list *list); /* NULL is allowed; not while it ru
 void rg_gpu_list_begin(rg_gpu_list *list, bool stamps);
 void rg_gpu_dispatch(rg_gpu_list *list, const rg_gpu_kernel *kernel, const void *push,
                      size_t push_bytes, rg_gpu_grid grid);
+/* What the next dispatch reads and writes in device memory, for its time; 0: not known. */
+void rg_gpu_list_moves(rg_gpu_list *list, uint64_t bytes);
 /* The grid is read from the buffer when the dispatch starts: 3 words at `offset`. */
 void rg_gpu_dispatch_indirect(rg_gpu_list *list, const rg_gpu_kernel *kernel, const void *push,
                               size_t push_bytes, const rg_gpu_buffer *grid, size_t offset);
@@ -144,7 +148,8 @@ typedef struct rg_gpu_time {
     const char *program; /* static */
     uint32_t first;      /* its first constant: of products the type of the weights */
     uint32_t groups;     /* workgroups in x; 0: read from a buffer */
-    uint64_t ns;
+    uint64_t bytes;      /* as rg_gpu_list_moves said */
+    uint64_t ns;         /* from the end of those before to its own: they add up to the list's */
 } rg_gpu_time;
 /* Times of the last run of a list with stamps, in order of recording; NULL when there are none. */
 const rg_gpu_time *rg_gpu_list_times(rg_gpu_list *list, uint32_t *n);
@@ -169,6 +174,8 @@ RG_MUST_CHECK rg_code rg_gpu_signal(rg_gpu *gpu, uint64_t value, rg_status *st);
 /* Blocks until the device's timeline has `value`. IO when the device is lost, TIMEOUT after
  * `timeout_ns`. */
 RG_MUST_CHECK rg_code rg_gpu_wait(rg_gpu *gpu, uint64_t value, uint64_t timeout_ns, rg_status *st);
+/* From now on as after the loss of the device: for tests of those who use it. */
+void rg_gpu_lose(rg_gpu *gpu);
 /* Submits one list and waits for it. */
 RG_MUST_CHECK rg_code rg_gpu_run(rg_gpu *gpu, rg_gpu_list *list, rg_status *st);
 

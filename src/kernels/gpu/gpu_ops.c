@@ -42,7 +42,8 @@ bool rg_gpu_computes(rg_type type) {
 #define ROW_THREADS 128u   /* of a workgroup of mul_rows */
 #define CLASSES     8u     /* of a stream: product.glsl */
 #define FEW         256u   /* workgroups that keep a large device busy */
-#define NARROW      64u    /* matrices of so few rows would leave it idle in tiles */
+#define FEW_TILES   128u
+#define NARROW      64u /* matrices of so few rows would leave it idle in tiles */
 
 bool rg_gpu_takes_floats(rg_type type) {
     return type == RG_TYPE_F32 || type == RG_TYPE_F16 || type == RG_TYPE_BF16;
@@ -56,37 +57,51 @@ static uint32_t ceil_div(uint32_t a, uint32_t b) {
     return (a + b - 1) / b;
 }
 
-/* Streams of a row: part of the canonical order of sums, so a function of the row alone. */
-static uint32_t streams_of(uint32_t n_in) {
+/* Streams of a row: part of the canonical order of sums, so a function of the row and of its kind
+ * alone. Rows of floats are few and wait on their loads: more lanes, shorter ways. */
+static uint32_t streams_of(uint32_t n_in, bool floats) {
     const uint32_t eights = ceil_div(n_in, 32 * CLASSES);
+    if (floats) return eights <= 1 ? 1 : eights <= 2 ? 2 : eights <= 4 ? 4 : eights <= 8 ? 8 : 16;
     return eights <= 4 ? 1 : eights <= 12 ? 2 : eights <= 24 ? 4 : 8;
 }
 
 /* Rows of a workgroup of mul_rows when a lane takes `rows`. */
-static uint32_t tile_rows(uint32_t n_in, uint32_t rows) {
-    return ROW_THREADS / (CLASSES * streams_of(n_in)) * rows;
+static uint32_t tile_rows(uint32_t streams, uint32_t rows) {
+    return ROW_THREADS / (CLASSES * streams) * rows;
 }
 
-/* Rows of a lane for slots: of n_in alone, since products of different types share a grid. */
-static uint32_t slot_rows(uint32_t n_in) {
-    return streams_of(n_in) <= 2 ? 2 : 1;
+static uint32_t streams_for(const rg_gpu_product *p, const rg_gpu_product_way *way) {
+    return streams_of(p->n_in, rg_gpu_takes_floats(way->type));
+}
+
+/* Rows of a lane for slots. */
+static uint32_t slot_rows(uint32_t n_in, const rg_gpu_product_way *way) {
+    if (way->group_rows) return way->group_rows;
+    return streams_of(n_in, rg_gpu_takes_floats(way->type)) <= 2 ? 2 : 1;
 }
 
 /* Rows of a lane; changes no bit. */
 static uint32_t lane_rows(const rg_gpu_product *p, const rg_gpu_product_way *way, uint32_t cols) {
     if (way->group_rows) return way->group_rows;
     uint32_t rows = cols == 1 ? 2 : 4;
-    while (rows > 1 && (rows * cols > 16 || p->n_out / tile_rows(p->n_in, rows) < FEW))
+    while (rows > 1 && (rows * cols > 16 || p->n_out / tile_rows(streams_for(p, way), rows) < FEW))
         rows /= 2;
     return rows;
 }
 
+#define UNROLL_MAX 6u /* eights of a stream whose loop is written out */
+
 static rg_gpu_kernel rows_kernel(const rg_gpu_product *p, const rg_gpu_product_way *way,
                                  uint32_t rows, uint32_t cols, bool pair) {
+    const uint32_t streams = streams_for(p, way);
+    const uint32_t share = ceil_div(ceil_div(p->n_in, 32 * CLASSES), streams);
+    const bool coding = way->coding && !rg_gpu_takes_floats(way->type);
+    RG_ASSERT(!coding || p->n_in % 32 == 0);
     return (rg_gpu_kernel){.program = "mul_rows",
-                           .spec = {(uint32_t)way->type, cols, rows, streams_of(p->n_in),
-                                    (uint32_t)way->epilogue, pair, way->fused},
-                           .n_spec = 7};
+                           .spec = {(uint32_t)way->type, cols, rows, streams,
+                                    (uint32_t)way->epilogue, pair, way->fused, p->n_in, coding,
+                                    !way->loop && share <= UNROLL_MAX},
+                           .n_spec = 10};
 }
 
 /* Whether matrix units make the tiles. */
@@ -95,45 +110,106 @@ static bool by_matrix(const rg_gpu_list *list, const rg_gpu_product_way *way) {
            way->type != RG_TYPE_NVFP4;
 }
 
+/* Bytes of a table of mul_mat.comp's types in shared memory, and of what its tiles take. */
+static uint32_t table_bytes(rg_type type) {
+    switch (type) {
+    case RG_TYPE_IQ2_XXS:
+    case RG_TYPE_IQ3_S:
+        return 2048;
+    case RG_TYPE_IQ2_XS:
+        return 4096;
+    case RG_TYPE_IQ2_S:
+        return 8192;
+    case RG_TYPE_IQ3_XXS:
+        return 1024;
+    case RG_TYPE_IQ1_S:
+    case RG_TYPE_IQ1_M:
+        return 16384;
+    default:
+        return 64;
+    }
+}
+
+#define TILE_FIXED 2048u /* numbers of elements, slots */
+#define TILE_W     4096u /* of a group: 64 rows of W and their scales */
+#define TILE_COL   104u  /* of a group and column: codes, second halves, scale, sum */
+#define DEPTH_MAX  6u
+
+/* Groups of a class that shared memory holds, no more than a stream has. */
+static uint32_t depth_of(const rg_gpu_list *list, const rg_gpu_product *p,
+                         const rg_gpu_product_way *way, uint32_t side) {
+    const uint32_t eights = ceil_div(p->n_in, 32 * CLASSES);
+    const uint32_t share = ceil_div(eights, streams_for(p, way));
+    const uint32_t room =
+        rg_gpu_list_info(list)->shared_bytes - TILE_FIXED - table_bytes(way->type);
+    uint32_t depth = room / (TILE_W + 16 * side * TILE_COL);
+    if (way->depth && depth > way->depth) depth = way->depth;
+    if (depth > DEPTH_MAX) depth = DEPTH_MAX;
+    return depth < 1 ? 1 : depth < share ? depth : share;
+}
+
 static rg_gpu_kernel tile_kernel(const rg_gpu_list *list, const rg_gpu_product *p,
                                  const rg_gpu_product_way *way, uint32_t side, bool pair) {
     return (rg_gpu_kernel){
         .program = by_matrix(list, way) ? "mul_mat" : "mul_tile",
-        .spec = {(uint32_t)way->type, side, (uint32_t)way->epilogue, pair, streams_of(p->n_in)},
-        .n_spec = 5};
+        .spec = {(uint32_t)way->type, side, (uint32_t)way->epilogue, pair, streams_for(p, way),
+                 by_matrix(list, way) ? depth_of(list, p, way, side) : 0, p->n_in},
+        .n_spec = by_matrix(list, way) ? 7 : 5};
+}
+
+bool rg_gpu_mul_codes(rg_type type, uint32_t n_in) {
+    /* Shared memory holds eight rows of codes and the table of the type. */
+    return !rg_gpu_takes_floats(type) && n_in % 32 == 0 && n_in <= 1024 && type != RG_TYPE_IQ1_S &&
+           type != RG_TYPE_IQ1_M;
+}
+
+/* Weights, rows of x and results of a product of `n` rows with `matrices` matrices. */
+static uint64_t bytes_of(const rg_gpu_product *p, const rg_gpu_product_way *way, uint64_t matrices,
+                         uint64_t n) {
+    const bool f32 = rg_gpu_takes_floats(way->type) || way->coding;
+    const uint64_t x = f32 ? (uint64_t)p->n_in * sizeof(float) : rg_gpu_act_bytes(p->n_in);
+    const uint64_t w = (uint64_t)p->n_out * p->row_bytes * (way->fused ? 2 : 1);
+    return matrices * w + n * x + n * p->n_out * sizeof(float);
 }
 
 void rg_gpu_mul(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way) {
     _Static_assert(sizeof *p == 112, "as product.glsl");
+    rg_gpu_list_moves(list, bytes_of(p, way, 1, p->n));
     const bool narrow = p->n_out <= NARROW && !way->side;
     if (p->n <= RG_GPU_ROWS_MAX || narrow) {
         const uint32_t cols = p->n <= RG_GPU_ROWS_MAX ? p->n : RG_GPU_ROWS_MAX;
         const uint32_t rows = lane_rows(p, way, cols);
         const rg_gpu_kernel k = rows_kernel(p, way, rows, cols, false);
-        const uint32_t groups = ceil_div(p->n_out, tile_rows(p->n_in, rows));
+        const uint32_t groups = ceil_div(p->n_out, tile_rows(streams_for(p, way), rows));
         rg_gpu_dispatch(list, &k, p, sizeof *p, (rg_gpu_grid){groups, ceil_div(p->n, cols), 1});
         return;
     }
     uint32_t side = way->side ? way->side : p->n <= 16 ? 1 : p->n <= 32 ? 2 : 4;
     if (!way->side && p->n > 64 && by_matrix(list, way)) side = 8;
+    /* Matrices of few rows make few tiles: smaller ones keep the device busy. */
+    while (!way->side && side > 1 &&
+           ceil_div(p->n_out, RG_GPU_TILE_ROWS) * ceil_div(p->n, 16 * side) < FEW_TILES)
+        side /= 2;
     const rg_gpu_kernel k = tile_kernel(list, p, way, side, false);
     rg_gpu_dispatch(
         list, &k, p, sizeof *p,
         (rg_gpu_grid){ceil_div(p->n_out, RG_GPU_TILE_ROWS), ceil_div(p->n, 16 * side), 1});
 }
 
-uint32_t rg_gpu_slot_groups(uint32_t n_in, uint32_t n_out) {
-    return ceil_div(n_out, tile_rows(n_in, slot_rows(n_in)));
+uint32_t rg_gpu_slot_groups(uint32_t n_in, uint32_t n_out, const rg_gpu_product_way *way) {
+    const uint32_t streams = streams_of(n_in, rg_gpu_takes_floats(way->type));
+    return ceil_div(n_out, tile_rows(streams, slot_rows(n_in, way)));
 }
 
 void rg_gpu_mul_slots(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way,
                       const rg_gpu_buffer *grid, size_t offset) {
-    const rg_gpu_kernel k = rows_kernel(p, way, slot_rows(p->n_in), 1, true);
+    const rg_gpu_kernel k = rows_kernel(p, way, slot_rows(p->n_in, way), 1, true);
     if (grid) {
         rg_gpu_dispatch_indirect(list, &k, p, sizeof *p, grid, offset);
     } else {
+        rg_gpu_list_moves(list, bytes_of(p, way, p->n, p->n));
         rg_gpu_dispatch(list, &k, p, sizeof *p,
-                        (rg_gpu_grid){rg_gpu_slot_groups(p->n_in, p->n_out), p->n, 1});
+                        (rg_gpu_grid){rg_gpu_slot_groups(p->n_in, p->n_out, way), p->n, 1});
     }
 }
 
@@ -153,13 +229,18 @@ static void run(rg_gpu_list *list, const char *program, const uint32_t *spec, ui
     rg_gpu_dispatch(list, &k, push, bytes, grid);
 }
 
+static uint64_t floats(uint64_t rows, uint64_t n) {
+    return rows * n * sizeof(float);
+}
+
 /* The struct ends where the program's block does: no padding is pushed. */
 #define PUSH(a, last) (a), offsetof(__typeof__(*(a)), last) + sizeof(a)->last
 
 void rg_gpu_embed(rg_gpu_list *list, const rg_gpu_embed_args *a, rg_type type, uint32_t rows) {
     const uint32_t spec = (uint32_t)type;
+    rg_gpu_list_moves(list, rows * (a->row_bytes + floats(a->n_hc, a->n)));
     run(list, "embed", &spec, 1, PUSH(a, row_bytes),
-        (rg_gpu_grid){ceil_div(ceil_div(a->n, 32), 64), rows, 1});
+        (rg_gpu_grid){ceil_div(a->n, 4 * 64), rows, 1});
 }
 
 void rg_gpu_quantize(rg_gpu_list *list, const rg_gpu_quantize_args *a, uint32_t rows) {
@@ -168,6 +249,7 @@ void rg_gpu_quantize(rg_gpu_list *list, const rg_gpu_quantize_args *a, uint32_t 
         const uint32_t n = rows - first < GRID_MAX ? rows - first : GRID_MAX;
         part.x += (uint64_t)first * a->x_stride * sizeof(float);
         part.y += (uint64_t)first * rg_gpu_act_bytes(a->n);
+        rg_gpu_list_moves(list, n * (floats(1, a->n) + rg_gpu_act_bytes(a->n)));
         run(list, "quantize", NULL, 0, PUSH(&part, x_stride),
             (rg_gpu_grid){ceil_div(a->n, 512), n, 1});
     }
@@ -184,17 +266,51 @@ void rg_gpu_norm(rg_gpu_list *list, const rg_gpu_norm_args *a, rg_gpu_norm_mode 
         part.y += (uint64_t)(first / a->per) * a->y_stride * sizeof(float);
         if (part.codes) part.codes += (uint64_t)(first / a->per) * rg_gpu_act_bytes(a->per * a->n);
         if (part.gate) part.gate += (uint64_t)first * a->n * sizeof(float);
+        rg_gpu_list_moves(list, floats(n, a->n) * (a->gate ? 3 : 2) +
+                                    (part.codes ? n * rg_gpu_act_bytes(a->n) : 0));
         run(list, "norm", spec, 1, PUSH(&part, code), (rg_gpu_grid){n, 1, 1});
     }
 }
 
 void rg_gpu_hc_mix(rg_gpu_list *list, const rg_gpu_hc_mix_args *a, uint32_t rows) {
+    rg_gpu_list_moves(list, rows * (floats(2 * a->n_hc + 1, a->n) + rg_gpu_act_bytes(a->n)));
     run(list, "hc_mix", NULL, 0, PUSH(a, n_hc), (rg_gpu_grid){ceil_div(a->n, 512), rows, 1});
 }
 
 void rg_gpu_hc_write(rg_gpu_list *list, const rg_gpu_hc_write_args *a, uint32_t rows) {
     const uint32_t spec[] = {a->experts != 0};
+    rg_gpu_list_moves(list, rows * floats(2 * a->n_hc + 1 + (a->experts ? a->n_used : 0), a->n));
     run(list, "hc_write", spec, 1, PUSH(a, n_used), (rg_gpu_grid){ceil_div(a->n, 128), rows, 1});
+}
+
+bool rg_gpu_hc_norm_takes(uint32_t n, uint32_t n_used) {
+    return n % 32 == 0 && n <= 4096 && n_used <= 16; /* what a thread holds in registers */
+}
+
+void rg_gpu_hc_norm(rg_gpu_list *list, const rg_gpu_hc_norm_args *a, rg_gpu_owed owed,
+                    uint32_t n_used, uint32_t rows) {
+    const uint32_t spec[] = {(uint32_t)owed, ceil_div(a->n, 1024), n_used};
+    const uint64_t streams = owed == RG_GPU_OWED_NOTHING ? 2 : 3;
+    const uint64_t more = owed == RG_GPU_OWED_EXPERTS ? n_used + 1 : owed == RG_GPU_OWED_Y;
+    rg_gpu_list_moves(
+        list, rows * (floats(streams * a->n_hc + more, a->n) + rg_gpu_act_bytes(a->n_hc * a->n)));
+    run(list, "hc_norm", spec, 3, PUSH(a, code), (rg_gpu_grid){a->n_hc, rows, 1});
+}
+
+bool rg_gpu_hc_up_takes(rg_type type, uint32_t n, uint32_t n_hc, uint32_t n_in) {
+    const bool floats = rg_gpu_takes_floats(type);
+    return n % 32 == 0 && n_hc <= 8 && n_in <= 1024 && streams_of(n_in, floats) == 1 &&
+           (floats || n_in % 32 == 0);
+}
+
+void rg_gpu_hc_up(rg_gpu_list *list, const rg_gpu_hc_up_args *a, rg_type type, uint32_t n_hc,
+                  uint32_t n_in, uint32_t rows) {
+    const uint32_t spec[] = {(uint32_t)type, rows, n_hc, n_in};
+    RG_ASSERT(rows <= RG_GPU_ROWS_MAX);
+    rg_gpu_list_moves(
+        list, (uint64_t)n_hc * a->n * a->row_bytes +
+                  rows * (floats(1, n_in) + floats(n_hc + 1, a->n) + rg_gpu_act_bytes(a->n)));
+    run(list, "hc_up", spec, 4, PUSH(a, row_bytes), (rg_gpu_grid){a->n / 32, 1, 1});
 }
 
 void rg_gpu_silu_mul(rg_gpu_list *list, const rg_gpu_silu_mul_args *a, uint32_t rows) {
@@ -204,12 +320,14 @@ void rg_gpu_silu_mul(rg_gpu_list *list, const rg_gpu_silu_mul_args *a, uint32_t 
         part.g += (uint64_t)first * a->n * sizeof(float);
         part.u += (uint64_t)first * a->n * sizeof(float);
         if (part.codes) part.codes += (uint64_t)first * rg_gpu_act_bytes(a->n);
+        rg_gpu_list_moves(list, n * (floats(3, a->n) + (a->codes ? rg_gpu_act_bytes(a->n) : 0)));
         run(list, "silu_mul", NULL, 0, PUSH(&part, n), (rg_gpu_grid){ceil_div(a->n, 512), n, 1});
     }
 }
 
 void rg_gpu_conv(rg_gpu_list *list, const rg_gpu_conv_args *a, uint32_t rows) {
     const uint32_t spec[] = {a->gated != 0};
+    rg_gpu_list_moves(list, floats(2 * (uint64_t)rows + a->n_tap, a->n));
     run(list, "conv", spec, 1, PUSH(a, dilation), (rg_gpu_grid){ceil_div(a->n, 128), rows, 1});
 }
 
@@ -219,7 +337,23 @@ void rg_gpu_history(rg_gpu_list *list, const rg_gpu_history_args *a) {
 
 void rg_gpu_gdn(rg_gpu_list *list, const rg_gpu_gdn_args *a) {
     const uint32_t spec[] = {ceil_div(a->D, 4)};
+    const uint64_t channels = (uint64_t)(2 * a->n_k + 2 * a->n_head) * a->D; /* and outputs */
+    rg_gpu_list_moves(list,
+                      floats(2 * (uint64_t)a->n_head * a->D, a->D) + floats(channels, a->rows));
     run(list, "gdn", spec, 1, PUSH(a, rows), (rg_gpu_grid){ceil_div(a->D, 32), a->n_head, 1});
+}
+
+bool rg_gpu_gdn_whole_takes(const rg_gpu_info *info, uint32_t D) {
+    return D % 32 == 0 && D <= 128 && 4 * D <= info->group_threads;
+}
+
+void rg_gpu_gdn_whole(rg_gpu_list *list, const rg_gpu_gdn_whole_args *a, uint32_t D,
+                      uint32_t n_tap) {
+    const uint32_t spec[] = {D / 4, n_tap, D};
+    RG_ASSERT(a->rows <= RG_GPU_ROWS_MAX);
+    const uint64_t channels = (uint64_t)(2 * a->n_k + 3 * a->n_head) * D; /* z and outputs too */
+    rg_gpu_list_moves(list, floats(2 * (uint64_t)a->n_head * D, D) + floats(channels, a->rows));
+    run(list, "gdn_whole", spec, 3, PUSH(a, scale), (rg_gpu_grid){a->n_head, 1, 1});
 }
 
 void rg_gpu_prepare(rg_gpu_list *list, const rg_gpu_prepare_args *a, bool f16, uint32_t heads,

@@ -54,7 +54,12 @@ typedef struct rg_gpu_product_way {
     bool fused;          /* y = silu(w x) * (w2 x); rows of slots only */
     uint32_t group_rows; /* rows a lane takes: 1, 2, 4; 0: a choice by shape. Changes no bit */
     uint32_t side;       /* columns of a tile / 16: 1, 2, 4; 0: a choice. Changes no bit */
+    uint32_t depth;      /* groups between two barriers of a tile by matrix units; 0: a choice.
+                            Changes no bit */
     bool no_matrix;      /* leaves matrix units alone. Changes no bit */
+    bool coding;         /* x are f32 rows of x_stride, which every workgroup turns into codes for
+                            itself: for short rows. Not in tiles. Changes no bit */
+    bool loop;           /* leaves the loop over a row a loop. Changes no bit */
 } rg_gpu_product_way;
 
 /* Whether products with such weights take f32 rows of x. */
@@ -70,14 +75,16 @@ typedef struct rg_gpu_quantize_args {
 /* Activations as 8-bit codes with a scale for 32 values. */
 void rg_gpu_quantize(rg_gpu_list *list, const rg_gpu_quantize_args *a, uint32_t rows);
 
+/* Whether a product with such weights and rows of n_in values can make codes itself. */
+bool rg_gpu_mul_codes(rg_type type, uint32_t n_in);
 /* One matrix, p->n rows. */
 void rg_gpu_mul(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way);
-/* Experts, slot by slot: p->n slots, or as many as `grid` says ({tiles of rg_gpu_slot_rows, slots,
- * 1} at `offset`). */
+/* Experts, slot by slot: p->n slots, or as many as `grid` says ({rg_gpu_slot_groups, slots, 1} at
+ * `offset`). */
 void rg_gpu_mul_slots(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way,
                       const rg_gpu_buffer *grid, size_t offset);
-/* Workgroups that n_out rows of n_in values take in rg_gpu_mul_slots. */
-uint32_t rg_gpu_slot_groups(uint32_t n_in, uint32_t n_out);
+/* Workgroups that n_out rows of n_in values take in rg_gpu_mul_slots. A grid may have more. */
+uint32_t rg_gpu_slot_groups(uint32_t n_in, uint32_t n_out, const rg_gpu_product_way *way);
 /* Experts, tile by tile as rg_gpu_plan listed them; `side` is the plan's. */
 void rg_gpu_mul_tiles(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way,
                       const rg_gpu_buffer *grid, size_t offset);
@@ -118,6 +125,31 @@ typedef struct rg_gpu_hc_write_args {
 } rg_gpu_hc_write_args;
 void rg_gpu_hc_write(rg_gpu_list *list, const rg_gpu_hc_write_args *a, uint32_t rows);
 
+/* rg_gpu_hc_write of what is owed, then rg_gpu_norm of each stream, in one go: the same bits. */
+typedef enum rg_gpu_owed { RG_GPU_OWED_NOTHING, RG_GPU_OWED_Y, RG_GPU_OWED_EXPERTS } rg_gpu_owed;
+typedef struct rg_gpu_hc_norm_args {
+    rg_gpu_ptr residual, inject, y, experts, weights, sigma;
+    rg_gpu_ptr w, normed, flag, codes;
+    uint32_t n, n_hc;
+    float eps;
+    uint32_t code;
+} rg_gpu_hc_norm_args;
+/* Whether rg_gpu_hc_norm takes streams of n values. */
+bool rg_gpu_hc_norm_takes(uint32_t n, uint32_t n_used);
+void rg_gpu_hc_norm(rg_gpu_list *list, const rg_gpu_hc_norm_args *a, rg_gpu_owed owed,
+                    uint32_t n_used, uint32_t rows);
+
+/* Codes of the low rows (where weights are quantised), their product with the up rows, and
+ * rg_gpu_hc_mix, in one go: the same bits. */
+typedef struct rg_gpu_hc_up_args {
+    rg_gpu_ptr w, low, normed, u, codes, tables;
+    uint32_t n, row_bytes;
+} rg_gpu_hc_up_args;
+/* Whether rg_gpu_hc_up takes this shape: u of n values, low rows of n_in. */
+bool rg_gpu_hc_up_takes(rg_type type, uint32_t n, uint32_t n_hc, uint32_t n_in);
+void rg_gpu_hc_up(rg_gpu_list *list, const rg_gpu_hc_up_args *a, rg_type type, uint32_t n_hc,
+                  uint32_t n_in, uint32_t rows);
+
 typedef struct rg_gpu_silu_mul_args {
     rg_gpu_ptr g, u;  /* g = silu(g) * u */
     rg_gpu_ptr codes; /* of g, n % 32 == 0; 0: none */
@@ -144,6 +176,18 @@ typedef struct rg_gpu_gdn_args {
     uint32_t D, n_head, n_k, rows;
 } rg_gpu_gdn_args;
 void rg_gpu_gdn(rg_gpu_list *list, const rg_gpu_gdn_args *a);
+
+/* Convolution, norms of q and k, rg_gpu_gdn, the gated norm and its codes, in one go, for up to
+ * RG_GPU_ROWS_MAX rows: the same bits. The history is not moved on. */
+typedef struct rg_gpu_gdn_whole_args {
+    rg_gpu_ptr S, x, w, past, pos0, alpha, beta, dt, a, w_out, z, o, codes;
+    uint32_t n_head, n_k, rows;
+    float eps_qk, eps, scale;
+} rg_gpu_gdn_whole_args;
+/* Whether a device takes heads of D in it. */
+bool rg_gpu_gdn_whole_takes(const rg_gpu_info *info, uint32_t D);
+void rg_gpu_gdn_whole(rg_gpu_list *list, const rg_gpu_gdn_whole_args *a, uint32_t D,
+                      uint32_t n_tap);
 
 typedef struct rg_gpu_prepare_args {
     rg_gpu_ptr from, w, rope, to, pos0, flag;
@@ -176,6 +220,7 @@ void rg_gpu_select(rg_gpu_list *list, const rg_gpu_select_args *a, uint32_t rows
 
 typedef struct rg_gpu_attention_args {
     rg_gpu_ptr q, k, v, gate, o, bits, pos0;
+    rg_gpu_ptr codes; /* of o, up to RG_GPU_ROWS_MAX rows and D % 32 == 0; 0: none */
     uint32_t D, n_head, n_kv, ratio, cap, keep;
     float scale;
 } rg_gpu_attention_args;

@@ -28,7 +28,7 @@
     X(CmdDispatch) X(CmdDispatchIndirect) X(CmdPipelineBarrier) X(CmdCopyBuffer) X(CmdFillBuffer)  \
     X(CmdResetQueryPool) X(CmdWriteTimestamp) X(CreateQueryPool) X(DestroyQueryPool)               \
     X(GetQueryPoolResults) X(CreateSemaphore) X(DestroySemaphore) X(QueueSubmit)                   \
-    X(WaitSemaphores) X(SignalSemaphore)
+    X(WaitSemaphores) X(SignalSemaphore) X(GetSemaphoreCounterValue)
 // clang-format on
 
 typedef struct rg_vk {
@@ -90,6 +90,8 @@ struct rg_gpu_list {
     VkQueryPool queries;
     uint32_t query_cap;
     rg_gpu_time *times; /* [query_cap / 2] */
+    uint64_t *ticks;    /* [query_cap] */
+    uint64_t moves;     /* bytes of the next dispatch */
 };
 
 /* An instance; library NULL and OK when there is no loader or no driver. */

@@ -280,6 +280,7 @@ void rg_vk_describe(const rg_vk_instance *i, VkPhysicalDevice device, rg_gpu_inf
                          .alloc_bytes = p11.maxMemoryAllocationSize,
                          .subgroup_size = p11.subgroupSize,
                          .shared_bytes = q->limits.maxComputeSharedMemorySize,
+                         .group_threads = q->limits.maxComputeWorkGroupInvocations,
                          .stamp_ns = q->limits.timestampComputeAndGraphics
                                          ? (double)q->limits.timestampPeriod
                                          : 0.0};

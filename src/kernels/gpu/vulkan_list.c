@@ -192,6 +192,7 @@ void rg_gpu_list_destroy(rg_gpu_list *list) {
     if (list->queries) vk->DestroyQueryPool(list->gpu->device, list->queries, NULL);
     if (list->pool) vk->DestroyCommandPool(list->gpu->device, list->pool, NULL);
     rg_free(list->times);
+    rg_free(list->ticks);
     rg_free(list);
 }
 
@@ -200,8 +201,9 @@ static rg_code open_stamps(rg_gpu_list *list) {
     const VkQueryPoolCreateInfo info = {.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO,
                                         .queryType = VK_QUERY_TYPE_TIMESTAMP,
                                         .queryCount = STAMPS_MAX};
-    list->times = rg_alloc(STAMPS_MAX / 2, sizeof *list->times, &list->first);
-    if (!list->times) return RG_NOMEM;
+    if (!list->times) list->times = rg_alloc(STAMPS_MAX / 2, sizeof *list->times, &list->first);
+    if (!list->ticks) list->ticks = rg_alloc(STAMPS_MAX, sizeof *list->ticks, &list->first);
+    if (!list->times || !list->ticks) return RG_NOMEM;
     const VkResult r =
         list->gpu->instance.vk.CreateQueryPool(list->gpu->device, &info, NULL, &list->queries);
     if (r != VK_SUCCESS) return rg_vk_fail(list->gpu, r, "time stamps", &list->first);
@@ -265,8 +267,9 @@ static bool prepare(rg_gpu_list *list, const rg_gpu_kernel *kernel, const void *
     vk->CmdPushConstants(list->buffer, list->gpu->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
                          (uint32_t)push_bytes, push);
     if (list->stamps && list->n_dispatch < list->query_cap / 2)
-        list->times[list->n_dispatch] =
-            (rg_gpu_time){.program = kernel->program, .first = kernel->spec[0]};
+        list->times[list->n_dispatch] = (rg_gpu_time){
+            .program = kernel->program, .first = kernel->spec[0], .bytes = list->moves};
+    list->moves = 0;
     stamp(list, 2 * list->n_dispatch);
     return true;
 }
@@ -274,6 +277,10 @@ static bool prepare(rg_gpu_list *list, const rg_gpu_kernel *kernel, const void *
 static void finish(rg_gpu_list *list) {
     stamp(list, 2 * list->n_dispatch + 1);
     list->n_dispatch++;
+}
+
+void rg_gpu_list_moves(rg_gpu_list *list, uint64_t bytes) {
+    list->moves = bytes;
 }
 
 void rg_gpu_dispatch(rg_gpu_list *list, const rg_gpu_kernel *kernel, const void *push,
@@ -359,13 +366,16 @@ const rg_gpu_time *rg_gpu_list_times(rg_gpu_list *list, uint32_t *n) {
     if (!list->stamps) return NULL;
     const uint32_t cap = list->query_cap / 2;
     const uint32_t count = list->n_dispatch < cap ? list->n_dispatch : cap;
+    const VkResult r = list->gpu->instance.vk.GetQueryPoolResults(
+        list->gpu->device, list->queries, 0, 2 * count, 2 * count * sizeof list->ticks[0],
+        list->ticks, sizeof list->ticks[0], VK_QUERY_RESULT_64_BIT);
+    if (count == 0 || r != VK_SUCCESS) return NULL;
+    uint64_t done = list->ticks[0]; /* dispatches overlap: each is charged with what it added */
     for (uint32_t i = 0; i < count; i++) {
-        uint64_t ticks[2] = {0, 0};
-        const VkResult r = list->gpu->instance.vk.GetQueryPoolResults(
-            list->gpu->device, list->queries, 2 * i, 2, sizeof ticks, ticks, sizeof ticks[0],
-            VK_QUERY_RESULT_64_BIT);
-        if (r != VK_SUCCESS) return NULL;
-        list->times[i].ns = (uint64_t)((double)(ticks[1] - ticks[0]) * list->gpu->info.stamp_ns);
+        const uint64_t end = list->ticks[2 * i + 1];
+        list->times[i].ns =
+            end > done ? (uint64_t)((double)(end - done) * list->gpu->info.stamp_ns) : 0;
+        if (end > done) done = end;
     }
     *n = count;
     return list->times;

@@ -27,6 +27,35 @@ uint act_pack(ivec4 c) {
     return uint(c.x & 255) | uint(c.y & 255) << 8 | uint(c.z & 255) << 16 | uint(c.w & 255) << 24;
 }
 
+uint act_word(vec4 x, float inverse, inout int sum) {
+    ivec4 c = ivec4(act_code(x.x, inverse), act_code(x.y, inverse), act_code(x.z, inverse),
+                    act_code(x.w, inverse));
+    sum += c.x + c.y + c.z + c.w;
+    return act_pack(c);
+}
+
+float act_most_of(vec4 x) {
+    return max(max(abs(x.x), abs(x.y)), max(abs(x.z), abs(x.w)));
+}
+
+// A group by one thread: the 32 values from `x` on, whose address is a multiple of 16. `a`, `b`: the
+// codes, `sums`: of both halves. Returns the scale.
+float act_group(F32x4 x, out uvec4 a, out uvec4 b, out uint sums) {
+    vec4 x0 = x.v[0], x1 = x.v[1], x2 = x.v[2], x3 = x.v[3];
+    vec4 x4 = x.v[4], x5 = x.v[5], x6 = x.v[6], x7 = x.v[7];
+    float low_most = max(max(act_most_of(x0), act_most_of(x1)), max(act_most_of(x2), act_most_of(x3)));
+    float most = max(max(act_most_of(x4), act_most_of(x5)), max(act_most_of(x6), act_most_of(x7)));
+    most = max(most, low_most);
+    float inverse = act_inverse(most);
+    int low = 0, high = 0;
+    a = uvec4(act_word(x0, inverse, low), act_word(x1, inverse, low), act_word(x2, inverse, low),
+              act_word(x3, inverse, low));
+    b = uvec4(act_word(x4, inverse, high), act_word(x5, inverse, high),
+              act_word(x6, inverse, high), act_word(x7, inverse, high));
+    sums = uint(low & 0xFFFF) | uint(high) << 16;
+    return act_scale(most);
+}
+
 #ifdef RG_ACT_THREADS
 shared float act_most[RG_ACT_THREADS];
 shared int act_sums[RG_ACT_THREADS];

@@ -7,6 +7,8 @@
 // are computed side by side, by 64 lanes each.
 #include "common.glsl"
 #include "cache.glsl"
+#define RG_ACT_THREADS 256
+#include "act.glsl"
 
 layout(local_size_x = 64, local_size_y = 4) in;
 layout(constant_id = 0) const uint F16 = 1u;
@@ -19,6 +21,7 @@ layout(push_constant, scalar) uniform Push {
     F32 o;      // [rows][n_head][D]
     U32 bits;   // chosen blocks [rows][cap / 32 rounded up]
     U32 pos0;
+    uint64_t codes; // of o, D a multiple of 32; 0: none
     uint D, n_head, n_kv, ratio, cap, keep;
     float scale;
 } p;
@@ -184,5 +187,12 @@ void main() {
         precise float y = o[c] / l_all;
         y = y * sigmoid(p.gate.v[2u * at + p.D + col]);
         p.o.v[at + col] = y;
+        q_row[col] = y; // the query was last read before the spans' last barrier
     }
+    if (p.codes == 0ul) return;
+    barrier(); // the head's output
+    uint i = 4u * tid, all = p.n_head * p.D;
+    bool live = i < p.D;
+    vec4 x = live ? vec4(q_row[i], q_row[i + 1u], q_row[i + 2u], q_row[i + 3u]) : vec4(0.0);
+    act_store(tid, live, x, p.codes + uint64_t(t) * act_row_bytes(all), all, h * p.D + i);
 }

@@ -19,6 +19,7 @@ layout(push_constant, scalar) uniform Push {
     F32 o;      // [rows][n_head][D]
     U32 bits;   // chosen blocks [rows][cap / 32 rounded up]
     U32 pos0;
+    uint64_t codes; // for few rows only
     uint D, n_head, n_kv, ratio, cap, keep;
     float scale;
 } p;

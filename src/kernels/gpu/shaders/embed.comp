@@ -13,30 +13,37 @@ layout(push_constant, scalar) uniform Push {
     uint n, n_hc, row_bytes;
 } p;
 
-void store(uint t, uint i, float w) {
+// The eight threads of a group store four of its values each.
+void store(uint t, uint i, vec4 w) {
+    uint left = i < p.n ? p.n - i : 0u;
     for (uint s = 0u; s < p.n_hc; s++)
-        p.y.v[(t * p.n_hc + s) * p.n + i] = w;
+        store_4(p.y, (t * p.n_hc + s) * p.n + i, left, (p.n & 3u) == 0u, w);
 }
 
 void main() {
-    uint g = gl_GlobalInvocationID.x, t = gl_WorkGroupID.y;
+    uint i = 4u * gl_GlobalInvocationID.x, t = gl_WorkGroupID.y;
     load_tables(gl_LocalInvocationID.x, 64u, p.tables);
     barrier();
-    if (32u * g >= p.n) return;
+    if (i >= p.n) return;
     uint64_t row = p.w + uint64_t(p.ids.v[t]) * p.row_bytes;
+    vec4 w = vec4(0.0);
     if (FLOATS) {
-        for (uint i = 32u * g; i < min(32u * g + 32u, p.n); i++)
-            store(t, i, float_at(row, i));
+        for (uint k = 0u; k < min(4u, p.n - i); k++)
+            w[k] = float_at(row, i + k);
+        store(t, i, w);
         return;
     }
-    Group u = group_at(row, g);
-    for (uint k = 0u; k < 32u; k++) {
-        uint word = k < 16u ? u.a[k / 4u] : u.b[k / 4u - 4u];
-        int code = bitfieldExtract(int(word), int(8u * (k & 3u)), 8);
-        float d = TYPE == T_NVFP4 && k >= 16u ? u.d1 : u.d;
-        precise float v = d * float(code * (k < 16u ? u.s0 : u.s1));
-        precise float m = u.dm * float(k < 16u ? u.m0 : u.m1);
-        precise float w = MINS ? v + m : v;
-        store(t, 32u * g + k, w);
+    Group u = group_at(row, i / 32u);
+    uint part = i / 4u & 7u;
+    bool low = part < 4u;
+    uint word = low ? u.a[part] : u.b[part - 4u];
+    float d = TYPE == T_NVFP4 && !low ? u.d1 : u.d;
+    precise float m = u.dm * float(low ? u.m0 : u.m1);
+    for (uint k = 0u; k < 4u; k++) {
+        int code = bitfieldExtract(int(word), int(8u * k), 8);
+        precise float v = d * float(code * (low ? u.s0 : u.s1));
+        precise float x = MINS ? v + m : v;
+        w[k] = x;
     }
+    store(t, i, w);
 }

@@ -1,9 +1,11 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 // The gated delta rule token by token (Yang et al. 2024): S *= decay; m = S^T k; d = beta (v - m);
 // S += k d^T; o = S^T q. A workgroup holds 32 columns of one head's state in registers, the keys
 // cut into four quarters that add up ascending.
 #include "common.glsl"
+#include "decay.glsl"
 
 layout(local_size_x = 32, local_size_y = 4) in;
 layout(constant_id = 0) const uint KEYS = 32u; // of a quarter, rounded up
@@ -18,35 +20,9 @@ layout(push_constant, scalar) uniform Push {
     uint D, n_head, n_k, rows;
 } p;
 
-shared float q_row[4u * KEYS], k_row[4u * KEYS];
+const uint FOURS = (KEYS + 3u) / 4u;
+shared vec4 q_row[4][FOURS], k_row[4][FOURS]; // of a quarter; zeros behind its last key
 shared float part[4][32];
-
-float log_own(float x) {
-    uint u = floatBitsToUint(x), shifted = u - 0x3F3504F3u;
-    int e = int(shifted) >> 23;
-    precise float f = uintBitsToFloat((shifted & 0x007FFFFFu) + 0x3F3504F3u) - 1.0;
-    precise float y = fma(6.746559590101242e-2, f, -0.11679643392562866);
-    y = fma(y, f, 0.11890336126089096);
-    y = fma(y, f, -0.12405137717723846);
-    y = fma(y, f, 0.14219222962856293);
-    y = fma(y, f, -0.16668006777763367);
-    y = fma(y, f, 0.20002134144306183);
-    y = fma(y, f, -0.25000008940696716);
-    y = fma(y, f, 0.3333331346511841);
-    precise float z = f * f;
-    precise float r = f * z * y;
-    r = fma(float(e), 1.42860682030941723212e-6, r);
-    r = fma(-0.5, z, r);
-    return fma(float(e), 0.693145751953125, f + r);
-}
-
-float softplus(float x) {
-    precise float t = exp_own(min(x, 20.0));
-    precise float u = 1.0 + t;
-    precise float d = u - 1.0;
-    precise float y = d == 0.0 ? t : log_own(u) * (t / d);
-    return x > 20.0 ? x : y;
-}
 
 float quarters(uint lane) {
     precise float s = part[0][lane] + part[1][lane];
@@ -55,49 +31,75 @@ float quarters(uint lane) {
     return s;
 }
 
+const uint MINE = (16u * FOURS + 127u) / 128u; // keys that a thread fetches
+
+// What a row brings: fetched while the row before is computed.
+float next_q[MINE], next_k[MINE], next_v, next_alpha, next_beta;
+
+void fetch(uint t, uint tid, uint head, uint key, uint col) {
+    uint row = t * (2u * p.n_k + p.n_head) * p.D, at = t * p.n_head + head;
+    [[unroll]] for (uint j = 0u; j < MINE; j++) {
+        uint i = tid + 128u * j, quarter = i / (4u * FOURS), own = i % (4u * FOURS);
+        uint k = quarter * KEYS + own;
+        bool live = quarter < 4u && own < KEYS && k < p.D;
+        next_q[j] = live ? p.c.v[row + key * p.D + k] : 0.0;
+        next_k[j] = live ? p.c.v[row + (p.n_k + key) * p.D + k] : 0.0;
+    }
+    next_v = col < p.D ? p.c.v[row + (2u * p.n_k + head) * p.D + col] : 0.0;
+    next_alpha = p.alpha.v[at];
+    next_beta = p.beta.v[at];
+}
+
 void main() {
     uint lane = gl_LocalInvocationID.x, quarter = gl_LocalInvocationID.y;
     uint tid = gl_LocalInvocationIndex, head = gl_WorkGroupID.y;
     uint col = gl_WorkGroupID.x * 32u + lane, key = head % p.n_k;
-    uint channels = (2u * p.n_k + p.n_head) * p.D;
     bool live = col < p.D;
-    precise float S[KEYS];
-    for (uint i = 0u; i < KEYS; i++) {
+    precise float S[4u * FOURS];
+    [[unroll]] for (uint i = 0u; i < 4u * FOURS; i++) {
         uint k = quarter * KEYS + i;
-        S[i] = live && k < p.D ? p.S.v[(head * p.D + k) * p.D + col] : 0.0;
+        S[i] = live && i < KEYS && k < p.D ? p.S.v[(head * p.D + k) * p.D + col] : 0.0;
     }
+    fetch(0u, tid, head, key, col);
+    float dt = p.dt.v[head], a = p.a.v[head];
     for (uint t = 0u; t < p.rows; t++) {
-        uint row = t * channels;
-        barrier(); // the sums of the token before are read
-        for (uint i = tid; i < 4u * KEYS; i += 128u) {
-            q_row[i] = i < p.D ? p.c.v[row + key * p.D + i] : 0.0;
-            k_row[i] = i < p.D ? p.c.v[row + (p.n_k + key) * p.D + i] : 0.0;
+        [[unroll]] for (uint j = 0u; j < MINE; j++) {
+            uint i = tid + 128u * j, own = i % (4u * FOURS);
+            if (i >= 16u * FOURS) break;
+            q_row[i / (4u * FOURS)][own >> 2][own & 3u] = next_q[j];
+            k_row[i / (4u * FOURS)][own >> 2][own & 3u] = next_k[j];
         }
-        uint at = t * p.n_head + head;
-        float v = live ? p.c.v[row + (2u * p.n_k + head) * p.D + col] : 0.0;
-        precise float g = p.a.v[head] * softplus(p.alpha.v[at] + p.dt.v[head]);
-        float decay = exp_own(g);
-        barrier(); // q and k are there
+        float v = next_v, beta = next_beta, decay = decay_of(a, next_alpha, dt);
+        fetch(min(t + 1u, p.rows - 1u), tid, head, key, col);
+        barrier(); // q and k are there; the outputs of the row before are read
         precise float m = 0.0;
-        for (uint i = 0u; i < KEYS; i++) {
-            S[i] = S[i] * decay;
-            m = fma(S[i], k_row[quarter * KEYS + i], m);
+        [[unroll]] for (uint f = 0u; f < FOURS; f++) {
+            vec4 k = k_row[quarter][f];
+            [[unroll]] for (uint i = 0u; i < 4u; i++) {
+                if (4u * f + i >= KEYS) break;
+                S[4u * f + i] = S[4u * f + i] * decay;
+                m = fma(S[4u * f + i], k[i], m);
+            }
         }
         part[quarter][lane] = m;
         barrier(); // all quarters of m
         precise float d = v - quarters(lane);
-        d = p.beta.v[at] * d;
+        d = beta * d;
         barrier(); // m is read
         precise float o = 0.0;
-        for (uint i = 0u; i < KEYS; i++) {
-            S[i] = fma(k_row[quarter * KEYS + i], d, S[i]);
-            o = fma(S[i], q_row[quarter * KEYS + i], o);
+        [[unroll]] for (uint f = 0u; f < FOURS; f++) {
+            vec4 k = k_row[quarter][f], q = q_row[quarter][f];
+            [[unroll]] for (uint i = 0u; i < 4u; i++) {
+                if (4u * f + i >= KEYS) break;
+                S[4u * f + i] = fma(k[i], d, S[4u * f + i]);
+                o = fma(S[4u * f + i], q[i], o);
+            }
         }
         part[quarter][lane] = o;
-        barrier(); // all quarters of o
-        if (quarter == 0u && live) p.o.v[at * p.D + col] = quarters(lane);
+        barrier(); // all quarters of o; q and k are read
+        if (quarter == 0u && live) p.o.v[(t * p.n_head + head) * p.D + col] = quarters(lane);
     }
-    for (uint i = 0u; i < KEYS; i++) {
+    [[unroll]] for (uint i = 0u; i < KEYS; i++) {
         uint k = quarter * KEYS + i;
         if (live && k < p.D) p.S.v[(head * p.D + k) * p.D + col] = S[i];
     }

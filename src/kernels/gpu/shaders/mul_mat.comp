@@ -20,12 +20,16 @@ layout(constant_id = 1) const uint SIDE = 4u; // fragments of 16 columns; 8 at m
 layout(constant_id = 2) const uint EPI = 0u;
 layout(constant_id = 3) const uint PAIR = 0u;
 layout(constant_id = 4) const uint STREAMS = 1u;
+layout(constant_id = 5) const uint DEPTH = 2u; // groups of a class between two barriers
+layout(constant_id = 6) const uint N_IN = 32u;
 
 #define SUMS  icoopmatNV<32, gl_ScopeSubgroup, 16, 16>
 #define LEFT  icoopmatNV<8, gl_ScopeSubgroup, 16, 32>
 #define RIGHT icoopmatNV<8, gl_ScopeSubgroup, 32, 16>
 
-const uint DEPTH = 2u; // groups at a time
+const uint N_GROUP = (N_IN + 31u) / 32u, N_EIGHT = (N_GROUP + 7u) / 8u;
+const uint SHARE = (N_EIGHT + STREAMS - 1u) / STREAMS; // eights of a stream
+const uint MINE = (DEPTH + 1u) / 2u;                   // groups that a thread unpacks
 const uint PITCH = 3u; // vectors from row to row of a tile: 2, and 1 against bank conflicts
 const uint COLS = 16u * SIDE;
 const uint LOADED = 8u; // elements of a 16 x 16 matrix in a lane
@@ -61,8 +65,7 @@ int pack_16(int low, int high) {
     return (low & 0xFFFF) | high << 16;
 }
 
-void load_weights(uint h, uint at, uint64_t row, uint g) {
-    Group u = group_at(row, g);
+void store_weights(uint h, uint at, Group u) {
     w_tile[h][at * PITCH] = u.a;
     w_tile[h][at * PITCH + 1u] = u.b;
     d_tile[h][at] = u.d;
@@ -73,6 +76,15 @@ void load_weights(uint h, uint at, uint64_t row, uint g) {
     }
 }
 
+// Groups g, g + 8, ... of a row of W: this thread those from h on, every other one.
+void load_weights(uint h, uint at, uint64_t row, uint g, uint n_here) {
+    Group u[MINE];
+    [[unroll]] for (uint k = 0u; k < MINE; k++) // loads first
+        u[k] = group_at(row, g + 8u * min(h + 2u * k, n_here - 1u));
+    [[unroll]] for (uint k = 0u; k < MINE; k++)
+        if (h + 2u * k < n_here) store_weights(h + 2u * k, at, u[k]);
+}
+
 void load_x(uint h, uint at, uint64_t x, uint g) {
     uvec4 a = U32x4(x + 32u * g).v[0], b = U32x4(x + 32u * g).v[1];
     x_tile[h][at * PITCH] = a;
@@ -81,8 +93,8 @@ void load_x(uint h, uint at, uint64_t x, uint g) {
         high_tile[h][at * PITCH] = uvec4(0u);
         high_tile[h][at * PITCH + 1u] = b;
     }
-    dx_tile[h][at] = F32(x + p.n_in).v[g];
-    if (MINS) sum_tile[h][at] = U32(x + p.n_in + p.n_in / 8u).v[g];
+    dx_tile[h][at] = F32(x + N_IN).v[g];
+    if (MINS) sum_tile[h][at] = U32(x + N_IN + N_IN / 8u).v[g];
 }
 
 float acc[8u * LOADED]; // element by element of the fragments
@@ -143,21 +155,19 @@ void main() {
     find_elements(tid);
     [[unroll]] for (uint o = 0u; o < LOADED * SIDE; o++)
         total[o] = 0.0;
-    uint n_group = (p.n_in + 31u) / 32u, n_eight = (n_group + 7u) / 8u;
-    uint share_ = (n_eight + STREAMS - 1u) / STREAMS;
     for (uint l = 0u; l < 8u * STREAMS; l++) {
         [[unroll]] for (uint o = 0u; o < LOADED * SIDE; o++)
             acc[o] = 0.0;
-        uint end = min((l / 8u + 1u) * share_, n_eight);
-        for (uint n = l / 8u * share_; n < end; n += DEPTH) {
+        uint end = min((l / 8u + 1u) * SHARE, N_EIGHT);
+        for (uint n = l / 8u * SHARE; n < end; n += DEPTH) {
             uint g = 8u * n + l % 8u;
-            if (g >= n_group) break;
-            uint n_here = n + 1u < end && g + 8u < n_group ? 2u : 1u;
+            if (g >= N_GROUP) break;
+            uint n_here = min(min(DEPTH, end - n), (N_GROUP - g + 7u) / 8u);
             barrier();
-            if (h_mine < n_here) load_weights(h_mine, at_mine, row, g + 8u * h_mine);
+            load_weights(h_mine, at_mine, row, g, n_here);
             for (uint i = tid; i < n_here * COLS; i += 128u) {
                 uint h = i / COLS, at = i % COLS;
-                load_x(h, at, x_row(slots[min(at, count - 1u)] / p.x_div), g + 8u * h);
+                load_x(h, at, x_row(slots[min(at, count - 1u)] / p.x_div, FLOATS), g + 8u * h);
             }
             barrier();
             for (uint h = 0u; h < n_here; h++)

@@ -13,16 +13,25 @@ layout(constant_id = 3) const uint STREAMS = 1u; // of a row
 layout(constant_id = 4) const uint EPI = 0u;
 layout(constant_id = 5) const uint PAIR = 0u;  // one slot of an expert
 layout(constant_id = 6) const uint FUSED = 0u; // y = silu(w x) * (w2 x)
+layout(constant_id = 7) const uint N_IN = 0u;   // values of a row
+layout(constant_id = 8) const uint CODING = 0u; // x are f32 rows that become codes here
+layout(constant_id = 9) const uint UNROLL = 0u; // the loop over a row written out
 
 const uint SETS = 1u + FUSED;
 const uint LANES = 8u * STREAMS;           // of a row
 const uint TILE = 128u / LANES * ROWS;     // rows of the workgroup
 const uint N = SETS * ROWS;
+const uint N_GROUP = (N_IN + 31u) / 32u, N_EIGHT = (N_GROUP + 7u) / 8u;
+const uint SHARE = (N_EIGHT + STREAMS - 1u) / STREAMS; // eights of a stream
+const uint CODED = CODING != 0u ? COLS * N_GROUP : 1u; // groups
 shared float part[SETS * TILE * COLS * (LANES + 1u)];
+shared uvec4 x_codes[2u * CODED];
+shared float x_scale[CODED];
+shared uint x_sums[CODED];
 
 float total(uint at) {
     precise float s = 0.0;
-    for (uint l = 0u; l < LANES; l++)
+    [[unroll]] for (uint l = 0u; l < LANES; l++)
         s += part[at * (LANES + 1u) + l];
     return s;
 }
@@ -40,7 +49,7 @@ void add_floats(float w[N], uint i) {
 }
 
 vec4 four_of(uint64_t at, uint i) {
-    return i < p.n_in ? F32x4(at).v[i / 4u] : vec4(0.0);
+    return i < N_IN ? F32x4(at).v[i / 4u] : vec4(0.0);
 }
 
 float add_four(vec4 w, vec4 v, float sum) {
@@ -86,8 +95,8 @@ void whole_fours(uint i) {
 // The class's fours of an eight of groups.
 void floats_at(uint n, uint l) {
     uint i = 256u * n + 4u * l;
-    if (TYPE == T_F32 && (p.n_in & 3u) == 0u) {
-        if (256u * (n + 1u) <= p.n_in) {
+    if (TYPE == T_F32 && (N_IN & 3u) == 0u) {
+        if (256u * (n + 1u) <= N_IN) {
             whole_fours(i);
             whole_fours(i + 128u);
             return;
@@ -101,7 +110,7 @@ void floats_at(uint n, uint l) {
         return;
     }
     for (uint m = 0u; m < 8u; m++, i += 32u) {
-        for (uint k = i; k < min(i + 4u, p.n_in); k++) {
+        for (uint k = i; k < min(i + 4u, N_IN); k++) {
             float w[N];
             [[unroll]] for (uint r = 0u; r < N; r++)
                 w[r] = float_at(row[r], k);
@@ -110,19 +119,49 @@ void floats_at(uint n, uint l) {
     }
 }
 
+// The rows of x as codes into shared memory, a group a thread.
+void code_rows(uint tid) {
+    for (uint i = tid; i < CODED; i += 128u) {
+        uvec4 a, b;
+        uint s;
+        x_scale[i] = act_group(F32x4(x[i / N_GROUP] + 128u * (i % N_GROUP)), a, b, s);
+        x_codes[2u * i] = a;
+        x_codes[2u * i + 1u] = b;
+        x_sums[i] = s;
+    }
+}
+
 void codes_at(uint g) {
     Group u[N];
     [[unroll]] for (uint r = 0u; r < N; r++)
         u[r] = group_at(row[r], g);
     [[unroll]] for (uint c = 0u; c < COLS; c++) {
-        uvec4 a = U32x4(x[c] + 32u * g).v[0], b = U32x4(x[c] + 32u * g).v[1];
-        float dx = F32(x[c] + p.n_in).v[g];
-        uint sums = MINS ? U32(x[c] + p.n_in + p.n_in / 8u).v[g] : 0u;
+        uvec4 a, b;
+        float dx;
+        uint sums = 0u;
+        if (CODING != 0u) {
+            uint at = c * N_GROUP + g;
+            a = x_codes[2u * at];
+            b = x_codes[2u * at + 1u];
+            dx = x_scale[at];
+            if (MINS) sums = x_sums[at];
+        } else {
+            a = U32x4(x[c] + 32u * g).v[0];
+            b = U32x4(x[c] + 32u * g).v[1];
+            dx = F32(x[c] + N_IN).v[g];
+            if (MINS) sums = U32(x[c] + N_IN + N_IN / 8u).v[g];
+        }
         [[unroll]] for (uint r = 0u; r < N; r++) {
             int t0 = dot_16(u[r].a, a), t1 = dot_16(u[r].b, b);
             acc[r * COLS + c] = add_group(u[r], t0, t1, dx, sums, acc[r * COLS + c]);
         }
     }
+}
+
+void eight_at(uint n, uint own) {
+    uint g = 8u * n + own;
+    if (FLOATS) floats_at(n, own);
+    else if (N_GROUP % 8u == 0u || g < N_GROUP) codes_at(g);
 }
 
 void main() {
@@ -142,24 +181,26 @@ void main() {
             w[1] += e * p.stride;
         }
     }
+    if (row0 >= p.n_out) return; // of a grid for more rows
     load_tables(tid, 128u, p.tables);
-    barrier();
     uint n_row = min(TILE, p.n_out - row0), col0 = PAIR != 0u ? 0u : gl_WorkGroupID.y * COLS;
     uint n_col = PAIR != 0u ? 1u : min(COLS, p.n - col0);
     [[unroll]] for (uint r = 0u; r < N; r++) {
         row[r] = w[r / ROWS] + uint64_t(row0 + min(mine + r % ROWS, n_row - 1u)) * p.row_bytes;
     }
     [[unroll]] for (uint c = 0u; c < COLS; c++)
-        x[c] = x_row(slot / p.x_div + col0 + min(c, n_col - 1u));
+        x[c] = x_row(slot / p.x_div + col0 + min(c, n_col - 1u), FLOATS || CODING != 0u);
     [[unroll]] for (uint o = 0u; o < N * COLS; o++)
         acc[o] = 0.0;
-    uint n_group = (p.n_in + 31u) / 32u, n_eight = (n_group + 7u) / 8u;
-    uint share_ = (n_eight + STREAMS - 1u) / STREAMS, first = lane / 8u * share_;
-    uint last = min(first + share_, n_eight);
-    for (uint n = first; n < last; n++) {
-        uint g = 8u * n + lane % 8u;
-        if (FLOATS) floats_at(n, lane % 8u);
-        else if (g < n_group) codes_at(g);
+    if (CODING != 0u) code_rows(tid);
+    barrier(); // tables, codes
+    uint first = lane / 8u * SHARE, last = min(first + SHARE, N_EIGHT);
+    if (UNROLL != 0u) {
+        [[unroll]] for (uint k = 0u; k < SHARE; k++)
+            if (SHARE * STREAMS == N_EIGHT || first + k < last) eight_at(first + k, lane % 8u);
+    } else {
+        for (uint n = first; n < last; n++)
+            eight_at(n, lane % 8u);
     }
     [[unroll]] for (uint r = 0u; r < N; r++) {
         [[unroll]] for (uint c = 0u; c < COLS; c++) {

@@ -63,7 +63,7 @@ void load_codes(uint tid, uint g, uint n_here, uint row0, uint count, uint64_t w
             ms_tile[h][at >> 2][at & 3u] = pack_16(u.m0, u.m1);
         }
     } else if (at < COLS) {
-        uint64_t x = x_row(slots[min(at, count - 1u)] / p.x_div);
+        uint64_t x = x_row(slots[min(at, count - 1u)] / p.x_div, FLOATS);
         uvec4 a = U32x4(x + 32u * g).v[0], b = U32x4(x + 32u * g).v[1];
         [[unroll]] for (uint k = 0u; k < 4u; k++) {
             x_tile[h][k][at] = a[k];
@@ -120,7 +120,7 @@ void load_floats(uint tid, uint first, uint row0, uint count, uint64_t w) {
     }
     for (uint i = tid; i < 16u * COLS; i += 256u) {
         uint k = i & 15u, at = i >> 4, from = first + 32u * (k >> 2) + (k & 3u);
-        uint64_t x = x_row(slots[min(at, count - 1u)] / p.x_div);
+        uint64_t x = x_row(slots[min(at, count - 1u)] / p.x_div, FLOATS);
         x_tile[k >> 3][k & 7u][at] = floatBitsToUint(from < p.n_in ? F32(x).v[from] : 0.0);
     }
 }

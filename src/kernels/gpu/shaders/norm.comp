@@ -2,6 +2,7 @@
 #extension GL_GOOGLE_include_directive : require
 // Norms of rows: root mean square with weight, the same with a gate, or the Euclidean norm.
 #include "common.glsl"
+#include "sums.glsl"
 #define RG_ACT_THREADS 256
 #include "act.glsl"
 
@@ -23,21 +24,6 @@ layout(push_constant, scalar) uniform Push {
     uint code;
 } p;
 
-shared float part[256];
-
-float row_sum(uint tid, float s) {
-    part[tid] = s;
-    for (uint h = 128u; h > 0u; h >>= 1) {
-        barrier();
-        if (tid < h) {
-            precise float t = part[tid] + part[tid + h];
-            part[tid] = t;
-        }
-    }
-    barrier();
-    return part[0];
-}
-
 void main() {
     uint row = gl_WorkGroupID.x, tid = gl_LocalInvocationID.x;
     uint x0 = (row / p.per) * p.x_stride + (row % p.per) * p.n;
@@ -51,7 +37,7 @@ void main() {
         s = fma(x.z, x.z, s);
         s = fma(x.w, x.w, s);
     }
-    precise float sum = row_sum(tid, s);
+    precise float sum = sum_256(tid, s);
     precise float mean = MODE == 2u ? sum : sum / float(p.n);
     precise float inv = 1.0 / sqrt(mean + p.eps);
     if (tid == 0u && !finite(sum) && uint64_t(p.flag) != 0ul) atomicMin(p.flag.v[0], p.code);

@@ -16,6 +16,7 @@
 #include "dot.glsl"
 #include "act.glsl"
 
+#ifndef RG_OWN_PUSH
 layout(push_constant, scalar) uniform Push {
     uint64_t w;  // rows of weights; of expert 0 where experts are chosen by `stride`
     uint64_t w2; // the up rows of a fused pair
@@ -43,10 +44,11 @@ float epilogue(uint kind, float v) {
     return kind == EPI_SIGMOID ? sigmoid(d) : 2.0 * sigmoid(d);
 }
 
-uint64_t x_row(uint row) {
-    uint bytes = FLOATS ? 4u * p.x_stride : act_row_bytes(p.n_in);
+uint64_t x_row(uint row, bool floats) {
+    uint bytes = floats ? 4u * p.x_stride : act_row_bytes(p.n_in);
     return p.x + uint64_t(row) * bytes;
 }
+#endif
 
 // One group and the same group of a row of x, whose halves have the exact dots t0 and t1.
 float add_group(Group u, int t0, int t1, float dx, uint sums, float acc) {
