@@ -50,7 +50,6 @@ enum {
     RG_FUSE_ALL = (1u << 6) - 1
 };
 
-
 /* Ops of windows of few rows that the GPU computes in one kernel instead of some. */
 enum {
     RG_GPU_FUSE_WRITE_NORM = 1, /* write of a half layer or of the experts, norm of the next */

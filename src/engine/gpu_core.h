@@ -11,7 +11,7 @@
 #define RG_ENGINE_GPU_CORE_H
 
 #include "engine/core.h"
-#include "kernels/gpu/gpu_ops.h"
+#include "kernels/kernels.h"
 
 /* What the host writes for the device, at fixed places of one buffer. */
 typedef struct rg_gpu_shared {

@@ -316,8 +316,8 @@ static void list_phase(const run *w, uint32_t layer, uint32_t phase, const uint3
     }
     const uint32_t rows[2] = {n_ff, hp->n_embd};
     for (uint32_t k = 0; k < 2; k++) {
-        grid[3 * k] = tiles ? (rows[k] + RG_GPU_TILE_ROWS - 1) / RG_GPU_TILE_ROWS
-                            : rg_gpu_expert_groups(core, layer, k);
+        grid[(size_t)3 * k] = tiles ? (rows[k] + RG_GPU_TILE_ROWS - 1) / RG_GPU_TILE_ROWS
+                                    : rg_gpu_expert_groups(core, layer, k);
         grid[3 * k + 1] = tiles ? count_tile : count_slot;
         grid[3 * k + 2] = 1;
     }

@@ -133,7 +133,8 @@ static void mix_block(const mix_job *job, const rg_act *low, uint32_t c, uint32_
         rg_mat part = job->w->up;
         part.data += ((size_t)s * E + c) * part.row_bytes;
         part.n_out = n;
-        core->ops->mul(&part, 0, n, low, NULL, NULL, job->T, gates + s * n, (size_t)H * n, tmp);
+        core->ops->mul(&part, 0, n, low, NULL, NULL, job->T, gates + (size_t)s * n, (size_t)H * n,
+                       tmp);
     }
     rg_timing_lap(core->timing, thread, 0);
     for (uint32_t t = 0; t < job->T; t++) {

@@ -181,10 +181,11 @@ rg_two_stage_step rg_two_stage_measure(const rg_act *act, const rg_act *rough, u
         apart += (a - b) * (a - b);
     }
     const double slack = 1.0 + LENGTH_SLACK;
+    const uint32_t groups = n_in / 16; /* sums of a lane */
     return (rg_two_stage_step){.x = sqrt(x) * slack,
                                .y = sqrt(y) * slack,
                                .apart = sqrt(apart) * slack,
-                               .rounding = ldexp(n_in / 16 + 64.0, -23)};
+                               .rounding = ldexp(groups + 64.0, -23)};
 }
 
 double rg_two_stage_bound(const rg_two_stage_step *s, float lost, float length) {

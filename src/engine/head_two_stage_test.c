@@ -254,7 +254,7 @@ static void near_ties_go_to_the_lowest_id(void **state) {
             rg_two_stage_get_meters(h, &m);
             assert_int_equal(m.steps, 40);
             assert_int_equal(m.full, 0);
-            assert_true(m.exact >= 40 && m.exact < 40ull * N_OUT + 40 * 24);
+            assert_true(m.exact >= 40 && m.exact < 40ull * N_OUT + 40ull * 24);
             rg_two_stage_destroy(h);
             free_matrix(&w);
         }

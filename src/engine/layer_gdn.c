@@ -18,8 +18,9 @@ static uint32_t n_channel(const rg_hparams *hp) {
     return (uint32_t)rg_gdn_channels(hp);
 }
 
-/* Inputs of the convolution for row t of the segment, oldest first; NULL before the first token. */
-static void find_taps(const gdn_job *job, uint32_t t, const float *taps[]) {
+/* Inputs of the convolution for row t of the segment from channel c on, oldest first; NULL before
+ * the first token. */
+static void find_taps(const gdn_job *job, uint32_t t, size_t c, const float *taps[]) {
     const rg_hparams *hp = job->core->hp;
     const uint32_t n_tap = hp->ssm_conv;
     const size_t n = n_channel(hp);
@@ -29,9 +30,9 @@ static void find_taps(const gdn_job *job, uint32_t t, const float *taps[]) {
         if (back > job->seg->pos0 + t) {
             taps[k] = NULL;
         } else if (back > t) {
-            taps[k] = job->state->conv + (n_tap - 1 - (back - t)) * n;
+            taps[k] = job->state->conv + (n_tap - 1 - (back - t)) * n + c;
         } else {
-            taps[k] = rows + (t - back) * n;
+            taps[k] = rows + (t - back) * n + c;
         }
     }
 }
@@ -50,7 +51,7 @@ static void conv_rows(void *arg, size_t begin, size_t end, int thread) {
         const size_t row = job->seg->row0 + t;
         const float *taps[RG_CONV_MAX];
         float *c = core->s.conv + row * n;
-        find_taps(job, (uint32_t)t, taps);
+        find_taps(job, (uint32_t)t, 0, taps);
         ops->conv_silu(job->w->conv, taps, hp->ssm_conv, c, n);
         for (uint32_t h = 0; h < Hk; h++) {
             float *q = c + (size_t)h * D, *k = q + (size_t)Hk * D;
@@ -127,9 +128,7 @@ static void conv_slice(const gdn_job *job, size_t c) {
     const size_t n = n_channel(hp);
     for (uint32_t t = 0; t < seg->n; t++) {
         const float *taps[RG_CONV_MAX];
-        find_taps(job, t, taps);
-        for (uint32_t k = 0; k < n_tap; k++)
-            taps[k] = taps[k] ? taps[k] + c : NULL;
+        find_taps(job, t, c, taps);
         core->ops->conv_silu(job->w->conv + c * n_tap, taps, n_tap,
                              core->s.conv + (seg->row0 + t) * n + c, D);
     }
@@ -138,7 +137,7 @@ static void conv_slice(const gdn_job *job, size_t c) {
     for (uint32_t k = 0; k < keep; k++) { /* oldest first: what is read was not written yet */
         const float *from = k + firm < keep ? job->state->conv + (size_t)(k + firm) * n + c
                                             : rows + (size_t)(k + firm - keep) * n;
-        memcpy(job->state->conv + k * n + c, from, D * sizeof *from);
+        memcpy(job->state->conv + (size_t)k * n + c, from, D * sizeof *from);
     }
 }
 
@@ -174,7 +173,7 @@ static void key_head(const gdn_job *job, size_t key, int thread) {
     for (size_t h = key; h < Hv; h += Hk) {
         conv_slice(job, (2 * (size_t)Hk + h) * D);
         for (uint32_t t = 0; t < job->seg->n; t++) {
-            const size_t at = (job->seg->row0 + t) * Hv + h;
+            const size_t at = (size_t)(job->seg->row0 + t) * Hv + h;
             ops->gdn_decay(core->s.alpha + at, job->w->dt + h, job->w->a + h, core->s.decay + at,
                            1);
             ops->sigmoid(core->s.beta + at, core->s.beta + at, 1);
@@ -213,7 +212,8 @@ static void expect_key_heads(const gdn_job *job) {
     const rg_hparams *hp = core->hp;
     const uint64_t cells = (uint64_t)hp->n_v_head * hp->ssm_head_dim * hp->ssm_head_dim;
     rg_timing_expect(core->timing, RG_KERNEL_DELTA, RG_TIMING_NO_TYPE,
-                     job->win->n_seg * 2 * cells * sizeof(float), 3 * cells * job->win->T);
+                     (uint64_t)job->win->n_seg * 2 * cells * sizeof(float),
+                     3 * cells * job->win->T);
     rg_timing_expect(core->timing, RG_KERNEL_CONV, RG_TIMING_NO_TYPE, 0, 0);
     rg_timing_expect(core->timing, RG_KERNEL_GATE, RG_TIMING_NO_TYPE, 0, 0);
 }

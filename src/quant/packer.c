@@ -68,8 +68,11 @@ void rg_pack_q8_0_plain(const float *x, void *dst, size_t n) {
     RG_ASSERT(n % block == 0);
     for (size_t at = 0; at < n; at += block, to += sizeof(rg_block_q8_0)) {
         double peak = 0;
-        for (size_t i = 0; i < block; i++)
-            peak = fmax(peak, fabs((double)x[at + i]));
+        for (size_t i = 0; i < block;
+             i++) { /* fmax here ends gcc 12 for ARM in an internal error */
+            const double size = fabs((double)x[at + i]);
+            if (size > peak) peak = size;
+        }
         const uint16_t h = f32_to_f16((float)fmin(peak / 127, 65504));
         const double d = (double)f16_to_f32(h);
         memcpy(to, &h, sizeof h);

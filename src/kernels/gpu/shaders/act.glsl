@@ -38,12 +38,13 @@ float act_most_of(vec4 x) {
     return max(max(abs(x.x), abs(x.y)), max(abs(x.z), abs(x.w)));
 }
 
-// A group by one thread: the 32 values from `x` on, whose address is a multiple of 16. `a`, `b`: the
-// codes, `sums`: of both halves. Returns the scale.
+// A group by one thread: the 32 values from `x` on, whose address is a multiple of 16. `a`, `b`:
+// the codes, `sums`: of both halves. Returns the scale.
 float act_group(F32x4 x, out uvec4 a, out uvec4 b, out uint sums) {
     vec4 x0 = x.v[0], x1 = x.v[1], x2 = x.v[2], x3 = x.v[3];
     vec4 x4 = x.v[4], x5 = x.v[5], x6 = x.v[6], x7 = x.v[7];
-    float low_most = max(max(act_most_of(x0), act_most_of(x1)), max(act_most_of(x2), act_most_of(x3)));
+    float low_most = max(max(act_most_of(x0), act_most_of(x1)),
+                         max(act_most_of(x2), act_most_of(x3)));
     float most = max(max(act_most_of(x4), act_most_of(x5)), max(act_most_of(x6), act_most_of(x7)));
     most = max(most, low_most);
     float inverse = act_inverse(most);

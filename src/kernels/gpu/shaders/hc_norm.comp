@@ -8,7 +8,7 @@
 #include "act.glsl"
 
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint OWED = 0u; // 0 nothing, 1 a product, 2 experts and the shared one
+layout(constant_id = 0) const uint OWED = 0u; // 0 nothing, 1 a product, 2 the experts
 layout(constant_id = 1) const uint FOURS = 1u; // of a thread: n / 1024 rounded up
 layout(constant_id = 2) const uint USED = 1u;  // experts of a row
 layout(push_constant, scalar) uniform Push {

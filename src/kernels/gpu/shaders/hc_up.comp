@@ -1,10 +1,10 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// The gates of the residual streams and their mix, for a few rows: what quantize.comp, mul_rows.comp
-// and hc_mix.comp compute one after the other, bit for bit. A workgroup makes 32 values of u: eight
-// lanes take the classes of the rows of all streams of one value. The low rows are short: one stream
-// of sums (product.glsl).
+// The gates of the residual streams and their mix, for a few rows: what quantize.comp,
+// mul_rows.comp and hc_mix.comp compute one after the other, bit for bit. A workgroup makes 32
+// values of u: eight lanes take the classes of the rows of all streams of one value. The low rows
+// are short: one stream of sums (product.glsl).
 #define RG_OWN_PUSH
 #include "product.glsl"
 

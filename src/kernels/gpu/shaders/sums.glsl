@@ -1,4 +1,4 @@
-// Sums over the 256 threads of a workgroup in one fixed tree: x[t] + x[t + 128], then 64, 32, ... 1.
+// Sums over the 256 threads of a workgroup in one fixed tree: x[t] + x[t + 128], then 64 .. 1.
 shared float sum_part[256];
 shared vec4 sum_few[8];
 
