@@ -100,7 +100,8 @@ function(rg_test name)
   # be excepted. Our own allocations are counted (rg_alloc_live_bytes).
   if(name MATCHES "^gpu_")
     string(REPLACE "ASAN_OPTIONS=" "ASAN_OPTIONS=detect_leaks=0:" env "${RG_TEST_ENV}")
-    set_tests_properties(${name} PROPERTIES ENVIRONMENT "${env}")
+    # A software device compiles its kernels anew for each set of switches, on the test's cores.
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT "${env}" TIMEOUT 1800)
   endif()
   if(ARG_LABELS)
     set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}")

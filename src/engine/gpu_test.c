@@ -433,7 +433,7 @@ static void faults(void **state) {
     close_bench(&b);
 }
 
-static uint32_t timing_runs = 3; /* the long tests ask for 20 */
+static uint32_t timing_runs = 2; /* the long tests ask for 20 */
 
 /* Reads that come late, fail and come short, differently each time: the same bits. */
 static void timing(void **state) {
