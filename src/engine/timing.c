@@ -90,7 +90,7 @@ void rg_timing_run(rg_timing *p, rg_pool *pool, rg_kernel kernel, size_t n, size
     charge_gap(p, begin);
     rg_pool_run(pool, n, grain, timed_share, &job);
     const uint64_t end = rg_now_ns(), wall = end - begin;
-    uint64_t busy[RG_TIMING_SLOTS], all = 0;
+    uint64_t busy[RG_TIMING_SLOTS] = {0}, all = 0;
     for (uint32_t s = 0; s < p->n_slot; s++)
         all += busy[s] = take_busy(p, s);
     uint64_t left = wall;

@@ -10,7 +10,7 @@
 /* The operand passes through the asm, or the compiler would take the products out of the loop. */
 #define TURN(c)                                                                                    \
     __asm__ volatile("" : "+x"(a));                                                                \
-    c = _mm256_add_epi32(c, _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), ones))
+    (c) = _mm256_add_epi32(c, _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), ones))
 
 uint64_t rg_v3_int8_peak(uint64_t turns, int32_t *sink) {
     __m256i a = _mm256_set1_epi8(3);

@@ -7,7 +7,7 @@
 
 /* Names, not an array: compilers keep arrays in memory. The asm keeps the turns apart. */
 #define TURN(c)                                                                                    \
-    c = _mm512_dpbusd_epi32(c, a, b);                                                              \
+    (c) = _mm512_dpbusd_epi32(c, a, b);                                                            \
     __asm__ volatile("" : "+v"(c))
 
 uint64_t rg_v4_int8_peak(uint64_t turns, int32_t *sink) {
