@@ -370,6 +370,8 @@ void rg_input_mixed(rg_core *core, rg_input *in, uint32_t T);
  * of the row; from and count are multiples of the forms' spans. */
 void rg_quantize_part(const rg_core *core, uint32_t forms, const float *x, const rg_act_buffer *b,
                       size_t row, size_t n, size_t from, uint32_t count);
+/* Rows in one form: the floats, or what the buffer holds of them. */
+rg_act rg_act_in(const rg_act_buffer *b, rg_act_form form, const float *f32, uint32_t n_in);
 /* Values under one scale of a form; 1 of floats. */
 uint32_t rg_act_span(rg_act_form form);
 /* The forms of a mask whose spans divide n. */

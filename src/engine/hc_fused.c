@@ -2,7 +2,8 @@
  * one row is computed most steps between two products are too short to share (bench/results.tsv):
  *
  *   enter  the write that is due (with the combination of the experts), the norm, the rows as
- * codes: by streams of a row. Threads that share a row make its y each for itself down   a product
+ *          codes: by streams of a row. Threads that share a row make its y each for itself
+ *   down   a product
  *   mix    the low rank rows (each thread for itself while they are few), the up product, the gates
  *          and the mix, the mixed rows as codes: by columns, so that the gates of all streams of a
  *          column meet where they were made and are never written out
@@ -104,15 +105,6 @@ typedef struct mix_job {
     uint32_t forms; /* of the mixed rows */
 } mix_job;
 
-static rg_act act_in(const rg_act_buffer *b, rg_act_form form, const float *f32, uint32_t n_in) {
-    rg_act act = {.form = form, .n_in = n_in, .f32 = f32};
-    if (form == RG_ACT_F32) return act;
-    act.codes = b->codes[form];
-    act.scales = b->scales[form];
-    act.sums = b->sums[form];
-    return act;
-}
-
 /* Activation of the low rank rows [begin, end) from s.low into `low`, and their codes. */
 static void make_low(const rg_core *core, float *low, const rg_act_buffer *b, uint32_t form,
                      size_t begin, size_t end) {
@@ -154,7 +146,7 @@ static void mix_columns(void *arg, size_t begin, size_t end, int thread) {
     const size_t c0 = begin * job->grain, c1 = end * job->grain < E ? end * job->grain : E;
     rg_act low = job->low;
     if (job->own) {
-        low = act_in(&own->low_act, job->low.form, own->low, job->low.n_in);
+        low = rg_act_in(&own->low_act, job->low.form, own->low, job->low.n_in);
         make_low(core, own->low, &own->low_act, 1u << low.form, 0, job->T);
         if (begin == 0 && job->w->inject.data) rg_hc_inject(core, 0, job->T);
         rg_timing_lap(core->timing, thread, 2);
@@ -198,7 +190,7 @@ void rg_hc_mix_fused(rg_core *core, const rg_hc_weights *w, uint32_t T) {
     const uint32_t rank = core->hp->n_hc_rank, E = core->hp->n_embd;
     const rg_act_form form = rg_act_form_of(w->up.type, core->opt.kernels);
     mix_job job = {.core = core, .w = w, .T = T, .own = T <= RG_DECODE_ROWS};
-    job.low = act_in(&core->s.act, form, core->s.low, rank);
+    job.low = rg_act_in(&core->s.act, form, core->s.low, rank);
     if (!job.own) rg_core_run(core, RG_KERNEL_ACTIVATE, T, 1, low_share, &job);
     cut_columns(&job);
     /* Codes of the mixed rows would overwrite those of the low rank rows. */

@@ -182,12 +182,7 @@ static void shared_down(const moe_job *job, uint32_t r0, uint32_t r1, void *tmp)
     const rg_mat *w = &job->w->shared_down;
     const rg_act_buffer *b = &s->act_shared;
     const rg_act_form form = rg_act_form_of(w->type, core->opt.kernels);
-    rg_act act = {.form = form, .n_in = core->hp->n_ff_shared, .f32 = s->shared_hidden};
-    if (form != RG_ACT_F32) {
-        act.codes = b->codes[form];
-        act.scales = b->scales[form];
-        act.sums = b->sums[form];
-    }
+    const rg_act act = rg_act_in(b, form, s->shared_hidden, core->hp->n_ff_shared);
     core->ops->mul(w, r0, r1, &act, NULL, NULL, job->T, s->shared_out, core->hp->n_embd, tmp);
 }
 
@@ -220,11 +215,7 @@ static void prepare_experts(moe_job *job, rg_input *u) {
     const rg_act_buffer *b = &core->s.act_hidden;
     job->u = rg_input_as(core, u, job->w->gate.mat.type);
     job->u_up = rg_input_as(core, u, job->w->up.mat.type);
-    job->hidden = (rg_act){.form = form, .n_in = job->w->n_ff, .f32 = core->s.gate};
-    if (form == RG_ACT_F32) return;
-    job->hidden.codes = b->codes[form];
-    job->hidden.scales = b->scales[form];
-    job->hidden.sums = b->sums[form];
+    job->hidden = rg_act_in(b, form, core->s.gate, job->w->n_ff);
 }
 
 /* Collects what the n experts of s->batch were multiplied with. */

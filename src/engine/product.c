@@ -15,6 +15,15 @@ void rg_input_mixed(rg_core *core, rg_input *in, uint32_t T) {
         in->ready[form] = (core->u_forms >> form & 1u) != 0;
 }
 
+rg_act rg_act_in(const rg_act_buffer *b, rg_act_form form, const float *f32, uint32_t n_in) {
+    rg_act act = {.form = form, .n_in = n_in, .f32 = f32};
+    if (form == RG_ACT_F32) return act;
+    act.codes = b->codes[form];
+    act.scales = b->scales[form];
+    act.sums = b->sums[form];
+    return act;
+}
+
 uint32_t rg_act_span(rg_act_form form) {
     return form == RG_ACT_Q256 ? 256 : form == RG_ACT_Q32 ? 32 : 1;
 }
@@ -56,17 +65,12 @@ static void quantize_rows(void *arg, size_t begin, size_t end, int thread) {
 
 rg_act rg_input_as(rg_core *core, rg_input *in, rg_type type) {
     const rg_act_form form = rg_act_form_of(type, core->opt.kernels);
-    rg_act act = {.form = form, .n_in = in->n_in, .f32 = in->x};
-    if (form == RG_ACT_F32) return act;
-    if (!in->ready[form]) {
+    if (form != RG_ACT_F32 && !in->ready[form]) {
         quantize_job job = {.core = core, .in = in, .form = form};
         rg_core_run(core, RG_KERNEL_QUANTIZE, in->T, 1, quantize_rows, &job);
         in->ready[form] = true;
     }
-    act.codes = in->buffer->codes[form];
-    act.scales = in->buffer->scales[form];
-    act.sums = in->buffer->sums[form];
-    return act;
+    return rg_act_in(in->buffer, form, in->x, in->n_in);
 }
 
 typedef struct mul_job {

@@ -33,8 +33,7 @@ void rg_timing_destroy(rg_timing *p) {
 /* Bytes of one activation row of n values. */
 static uint64_t row_bytes(rg_act_form form, uint64_t n) {
     if (form == RG_ACT_F32) return n * sizeof(float);
-    const uint64_t span = form == RG_ACT_Q256 ? 256 : 32;
-    return n + n / span * sizeof(float) + n / 16 * sizeof(int16_t);
+    return n + n / rg_act_span(form) * sizeof(float) + n / 16 * sizeof(int16_t);
 }
 
 void rg_timing_expect_products(rg_timing *p, const rg_mat *w, uint32_t n, uint32_t T,
@@ -97,7 +96,7 @@ void rg_timing_run(rg_timing *p, rg_pool *pool, rg_kernel kernel, size_t n, size
     for (uint32_t s = p->n_slot; s-- > 0;) {
         const rg_timing_slot *slot = &p->slots[s];
         const double part = all ? (double)busy[s] / (double)all : 0;
-        const uint64_t ns = s == 0 ? left : (uint64_t)((double)wall * part);
+        const uint64_t ns = s == 0 ? left : (uint64_t)((double)wall * part + 0.5);
         rg_kernel_time *t = &p->times[p->part][slot->kernel][slot->type];
         t->calls++;
         t->ns += ns;
