@@ -125,6 +125,10 @@ static uint32_t table_bytes(rg_type type) {
     case RG_TYPE_IQ1_S:
     case RG_TYPE_IQ1_M:
         return 16384;
+    case RG_TYPE_IQ4_NL:
+    case RG_TYPE_IQ4_XS:
+    case RG_TYPE_MXFP4:
+        return 256;
     default:
         return 64;
     }
