@@ -225,6 +225,16 @@ static void layout_codes(const rg_core *core, rg_gpu_codes *c, rg_layout *p) {
     c->hidden = rg_layout_take(p, T * hp->n_expert_used * rg_gpu_act_bytes(n_ff), 1);
 }
 
+/* What the read of a hyper-connection takes in parts, for the most rows that it is done for. */
+static size_t planes_bytes(const rg_core *core) {
+    const rg_mat *w = &core->w.layers[0].hc_attn.down;
+    for (uint32_t n = core->chunk; n; n--) {
+        const size_t bytes = rg_gpu_planes_bytes(w->type, w->n_in, w->n_out, n);
+        if (bytes) return bytes;
+    }
+    return 0;
+}
+
 /* The scratch plan of the CPU without its threads, and the device's own lists behind it. */
 static size_t layout_scratch(rg_gpu_core *g, uint8_t *base) {
     const rg_scratch_shape shape = {.model = g->core->model, .chunk = g->core->chunk};
@@ -234,6 +244,8 @@ static size_t layout_scratch(rg_gpu_core *g, uint8_t *base) {
     g->flag = rg_layout_take(&p, 1, sizeof *g->flag);
     g->list = rg_layout_take(&p, list_words(g->core), sizeof *g->list);
     g->grids = rg_layout_take(&p, 6, sizeof *g->grids);
+    g->planes_bytes = planes_bytes(g->core);
+    g->planes = rg_layout_take(&p, g->planes_bytes, 1);
     return p.used;
 }
 

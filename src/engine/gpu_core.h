@@ -72,6 +72,8 @@ struct rg_gpu_core {
     rg_gpu_codes codes;     /* device */
     uint32_t *flag;         /* device */
     uint32_t *list, *grids; /* device: plans of the device itself */
+    float *planes;          /* device: parts of products of few tiles */
+    size_t planes_bytes;
     rg_gpu_shared to;       /* host addresses */
     rg_gpu_shared at;       /* the same places, device addresses */
     rg_gpu_seen from;       /* host addresses */

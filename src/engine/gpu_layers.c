@@ -96,6 +96,16 @@ static void multiply(rg_gpu_rec *r, const rg_mat *w, input in, float *y, uint32_
     rg_gpu_mul(r->list, &p, &way);
 }
 
+/* The wide read of a hyper-connection: few tiles of long rows. */
+static void low_product(rg_gpu_rec *r, const rg_mat *down, uint32_t rows) {
+    rg_gpu_product p = product_of(r, down, wide(r, r->g->s.normed), r->g->s.low, rows);
+    rg_gpu_product_way way = way_of(r, down, RG_GPU_SILU);
+    p.div = (float)r->core->hp->n_hc;
+    way.planes = rg_at(r->g->planes);
+    way.planes_bytes = r->g->planes_bytes;
+    rg_gpu_mul(r->list, &p, &way);
+}
+
 static void plain(rg_gpu_rec *r, const rg_mat *w, input in, float *y, uint32_t rows) {
     multiply(r, w, in, y, rows, RG_GPU_PLAIN, 1.0f);
 }
@@ -230,7 +240,7 @@ void rg_gpu_rec_hc_read(rg_gpu_rec *r, const rg_hc_weights *w, const float *resi
         hc_norm(r, w, residual, rows, code);
     }
     sync(r); /* normed; what was owed is read */
-    multiply(r, &w->down, wide(r, s->normed), s->low, rows, RG_GPU_SILU, H);
+    low_product(r, &w->down, rows);
     if (w->inject.data)
         multiply(r, &w->inject, wide(r, s->normed), s->inject, rows, RG_GPU_SIGMOID2, H);
     sync(r); /* low */

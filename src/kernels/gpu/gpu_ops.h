@@ -60,7 +60,13 @@ typedef struct rg_gpu_product_way {
     bool coding;         /* x are f32 rows of x_stride, which every workgroup turns into codes for
                             itself: for short rows. Not in tiles. Changes no bit */
     bool loop;           /* leaves the loop over a row a loop. Changes no bit */
+    rg_gpu_ptr planes;   /* room where few tiles of long rows are computed in parts, then added up:
+                            8 floats for each stream and result. 0: never. Changes no bit */
+    size_t planes_bytes;
 } rg_gpu_product_way;
+
+/* Bytes of `planes` that let a product of n rows be computed in parts; 0 where it never is. */
+size_t rg_gpu_planes_bytes(rg_type type, uint32_t n_in, uint32_t n_out, uint32_t n);
 
 /* Whether products with such weights take f32 rows of x. */
 bool rg_gpu_takes_floats(rg_type type);
