@@ -210,8 +210,8 @@ typedef struct rg_layer_meters {
 RG_API size_t rg_engine_get_layer_meters(const rg_engine *engine, rg_layer_meters *out, size_t cap);
 
 /* Times every kernel from here on, or no longer. Starting again forgets what was counted; costs a
- * few per cent of a small model's time. On a GPU the device's time stamps: rows of the part "device"
- * by program, and one of the part "host": what the windows took while the device had no work. */
+ * few per cent of a small model's time. On a GPU the device's time stamps: rows of the part
+ * "device" by program, and one of "host": what the windows took while the device had no work. */
 RG_API RG_MUST_CHECK rg_code rg_engine_time_kernels(rg_engine *engine, bool on, rg_status *st);
 /* What one kernel did in one part of the model, with one type of weights. */
 typedef struct rg_kernel_meter {
@@ -232,9 +232,10 @@ RG_API size_t rg_engine_get_kernel_meters(const rg_engine *engine, rg_kernel_met
 typedef struct rg_sweep_row {
     const char *op, *type; /* static: rows, slots, tiles; the weights' type */
     uint32_t n_in, n_out, columns;
-    bool fused, coding;               /* gate and up in one; makes its codes itself */
-    uint32_t group_rows, side, depth; /* rows of a lane; columns / 16 and depth of a tile; 0: usual */
-    bool loop, no_matrix;             /* a loop that is not written out; no matrix units */
+    bool fused, coding;   /* gate and up in one; makes its codes itself */
+    uint32_t group_rows;  /* rows of a lane; 0: the usual */
+    uint32_t side, depth; /* columns / 16 and depth of a tile; 0: the usual */
+    bool loop, no_matrix; /* a loop that is not written out; no matrix units */
     uint32_t n_tried;
     double usual_us, best_us;
 } rg_sweep_row;

@@ -124,6 +124,8 @@ void rg_core_destroy(rg_core *core);
  * among equals, is right: others may be -INFINITY. A core with a two-stage head does so, and one on
  * a GPU, where the device then finds the best and nothing else comes back. */
 void rg_core_want_best_only(rg_core *core, bool best_only);
+/* The best token behind the last window when the logits stayed on the device; < 0: they came. */
+int64_t rg_core_gpu_best(const rg_core *core);
 /* NULL without one. */
 rg_two_stage *rg_core_two_stage(const rg_core *core);
 

@@ -11,7 +11,6 @@
 #define RG_ENGINE_GPU_CORE_H
 
 #include "engine/core.h"
-#include "kernels/gpu/gpu_tiles.h"
 #include "kernels/kernels.h"
 
 /* What the host writes for the device, at fixed places of one buffer. */

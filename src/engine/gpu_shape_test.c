@@ -1,7 +1,7 @@
 /* Measured shapes of products: whatever the table says, windows have the same bits; a sweep writes
  * a table that the next core obeys, and one that is damaged is passed over.
  */
-#include "engine/gpu_trunk_check.h"
+#include "support/gpu_trunk.h"
 
 #include <unistd.h>
 

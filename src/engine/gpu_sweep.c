@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "engine/gpu_core.h"
-#include "kernels/gpu/gpu_measure.h"
 
 #define REPS       7u
 #define WARM_NS    ((uint64_t)60 * 1000000u)

@@ -2,7 +2,7 @@
  * charter inside the backend: the same bits whatever the chunk, the arena, splitting and
  * read-ahead. Skipped without a device; the validation layers, where installed, must stay silent.
  */
-#include "engine/gpu_trunk_check.h"
+#include "support/gpu_trunk.h"
 
 #include <math.h>
 

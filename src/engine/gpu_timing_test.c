@@ -1,7 +1,7 @@
 /* The trunk on a GPU while experts come late, fail and come short: the same bits.
  * gpu_timing_test [RUNS [FIRST]]: runs FIRST to RUNS - 1 of the series.
  */
-#include "engine/gpu_trunk_check.h"
+#include "support/gpu_trunk.h"
 
 /* Runs [0], [1] - 1; the long test asks for 20. */
 static uint32_t timing_runs[2] = {0, 2};

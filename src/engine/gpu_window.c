@@ -539,11 +539,21 @@ rg_code rg_gpu_record_rows(rg_seq *seq, uint32_t T, uint32_t pos0, rg_status *st
     return have_whole(&w, whole_of(&w), st);
 }
 
+/* The window of a greedy step: the best logit alone comes back. */
+static rg_code record_best(rg_seq *seq, rg_status *st) {
+    const bool best_only = seq->core->best_only;
+    seq->core->best_only = true;
+    const rg_code rc = rg_gpu_record_rows(seq, 1, 0, st);
+    seq->core->best_only = best_only;
+    return rc;
+}
+
 static rg_code record_all(rg_seq *seq, bool all, rg_status *st) {
     const uint32_t chunk = seq->core->chunk, n_ctx = seq->opt.n_ctx;
     const uint32_t wide[] = {chunk, 64, 32, 16}; /* sizes of tiles */
     for (uint32_t i = 0; i < (all ? RG_ARRAY_LEN(wide) : 1); i++)
         RG_TRY(rg_gpu_record_rows(seq, wide[i], 0, st));
+    RG_TRY(record_best(seq, st));
     for (uint32_t T = 1; T <= (all ? RG_GPU_ROWS_MAX : 1) && T <= n_ctx; T++) {
         RG_TRY(rg_gpu_record_rows(seq, T, n_ctx - T, st)); /* blocks are selected there */
         RG_TRY(rg_gpu_record_rows(seq, T, 0, st));
@@ -660,6 +670,10 @@ static rg_code give_all(rg_core *core, uint32_t row, uint32_t n, rg_status *st) 
     memcpy(core->s.logits, from, (size_t)n * core->hp->n_vocab * sizeof *from);
     g->bare = -1;
     return check_logits(core, n, st);
+}
+
+int64_t rg_core_gpu_best(const rg_core *core) {
+    return core->gpu ? core->gpu->bare : -1;
 }
 
 rg_code rg_gpu_head(rg_core *core, uint32_t row, uint32_t n, rg_status *st) {

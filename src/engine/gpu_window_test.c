@@ -1,7 +1,7 @@
 /* Windows on a GPU: built ahead of the first token, joined kernels taken apart, the profile of
  * their kernels.
  */
-#include "engine/gpu_trunk_check.h"
+#include "support/gpu_trunk.h"
 
 #include <math.h>
 
@@ -71,6 +71,7 @@ static void switches(void **state) {
 }
 
 typedef struct picks {
+    const rg_core *core;
     const sheet *want;
     uint32_t n, n_all; /* rows; of them with more than one logit */
 } picks;
@@ -88,6 +89,7 @@ static rg_code compare_best(void *user, uint32_t position, const float *logits, 
         finite += isfinite(logits[i]) ? 1 : 0;
     }
     assert_int_equal(got, best);
+    assert_int_equal(rg_core_gpu_best(p->core), finite == 1 ? (int64_t)best : -1);
     assert_true(same_bits(logits[got], want[best]));
     assert_true(finite == 1 || finite == V);
     p->n_all += finite == V;
@@ -106,7 +108,7 @@ static void best_alone(void **state) {
         sheet want = new_sheet(&b);
         rg_seq *seq = NULL;
         rg_status st = {0};
-        picks p = {.want = &want};
+        picks p = {.core = core, .want = &want};
         const rg_logits_sink sink = {.row = compare_best, .user = &p};
         static const uint32_t cuts[] = {3, 2, 3, 1}; /* best, all, a window, best */
         uint32_t at = 0;

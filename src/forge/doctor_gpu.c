@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "forge/doctor_parts.h"
-#include "kernels/gpu/gpu_measure.h"
 
 #define COPY_BYTES ((size_t)32 << 20)
 #define SHAKES     16u

@@ -1,8 +1,8 @@
 /* Test support of the trunk on a GPU: a tiny model, its logits from a core on the device, equal
- * bits. Private to the tests of this room.
+ * bits.
  */
-#ifndef RG_ENGINE_GPU_TRUNK_CHECK_H
-#define RG_ENGINE_GPU_TRUNK_CHECK_H
+#ifndef RG_TESTS_GPU_TRUNK_H
+#define RG_TESTS_GPU_TRUNK_H
 
 #include <setjmp.h>
 #include <stdarg.h>
