@@ -466,6 +466,16 @@ void rg_gpu_route(rg_gpu_list *list, const rg_gpu_route_args *a, bool given, uin
     run(list, "route", spec, 1, PUSH(a, scale), (rg_gpu_grid){rows, 1, 1});
 }
 
+void rg_gpu_best(rg_gpu_list *list, const rg_gpu_best_args *a) {
+    const uint32_t first = 0, last = 1;
+    RG_ASSERT(a->n_part == RG_GPU_BEST_PARTS);
+    rg_gpu_list_moves(list, floats(1, a->n));
+    run(list, "best", &first, 1, PUSH(a, n_part), (rg_gpu_grid){a->n_part, 1, 1});
+    rg_gpu_barrier(list); /* parts */
+    rg_gpu_list_moves(list, floats(2, a->n_part));
+    run(list, "best", &last, 1, PUSH(a, n_part), (rg_gpu_grid){1, 1, 1});
+}
+
 void rg_gpu_plan(rg_gpu_list *list, const rg_gpu_plan_args *a) {
     run(list, "plan", NULL, 0, PUSH(a, x_out), (rg_gpu_grid){1, 1, 1});
 }

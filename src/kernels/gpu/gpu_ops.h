@@ -240,6 +240,15 @@ typedef struct rg_gpu_route_args {
 /* given: ids are there, only the weights are made. */
 void rg_gpu_route(rg_gpu_list *list, const rg_gpu_route_args *a, bool given, uint32_t rows);
 
+/* The best of n logits, the lowest id among equals: result = {id, bits of its logit, lowest id
+ * whose logit is not finite or UINT32_MAX}. The barrier between its two parts is its own. */
+#define RG_GPU_BEST_PARTS 64u
+typedef struct rg_gpu_best_args {
+    rg_gpu_ptr logits, parts, result; /* parts: u32 [RG_GPU_BEST_PARTS][2], scratch */
+    uint32_t n, n_part;               /* n_part: RG_GPU_BEST_PARTS */
+} rg_gpu_best_args;
+void rg_gpu_best(rg_gpu_list *list, const rg_gpu_best_args *a);
+
 /* Tiles of slots by expert: list [n] slots, then {expert, first, count, 0}; grids {x, y, z} twice.
  */
 typedef struct rg_gpu_plan_args {
