@@ -119,7 +119,7 @@ static void low_product(rg_gpu_rec *r, const rg_mat *down, uint32_t rows) {
     p.div = (float)r->core->hp->n_hc;
     way.planes = rg_at(r->g->planes);
     way.planes_bytes = r->g->planes_bytes;
-    rg_gpu_mul(r->list, &p, &way);
+    mul(r, &p, &way);
 }
 
 static void plain(rg_gpu_rec *r, const rg_mat *w, input in, float *y, uint32_t rows) {
