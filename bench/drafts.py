@@ -6,8 +6,8 @@ usage: drafts.py REGOLITH MODEL [--case CASE]... [--draft MODE] [--draft-max N] 
 
 Cases: `prose` draws from a prose prompt (temperature 0.8, another seed each round), `greedy` goes
 on with it greedily, `echo` goes on greedily behind an agent's transcript whose calls and tool
-output came several times, `list` behind a repeated listing. Prints, for each case, the median ratio of the two decode speeds and its spread, and
-checks that both arms gave the same tokens.
+output came several times, `list` behind a repeated listing. Prints, for each case, the median ratio
+of the two decode speeds and its spread, and checks that both arms gave the same tokens.
 """
 import argparse
 import json

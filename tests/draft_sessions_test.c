@@ -1,7 +1,7 @@
 /* Four sessions that share windows, each under a JSON schema, penalties and a way to draw of its
  * own, with drafts of every source and length: token ids and the bits of all logits are those of
  * each session alone without drafts, at every size of the arena and with 1 to 3 threads. The same
- * without schemas, where drafts are right more often.
+ * of free text, where drafts are right more often.
  *
  *   draft_sessions_test [full [FROM TO]]
  *
@@ -24,11 +24,12 @@
 #define N_SHORT  72u
 #define N_PROMPT 128u
 #define N_DRAFT  14u
-#define N_ARENA  9u /* everything resident, and 8 steps from the least legal arena to all experts  \
-                     */
+#define N_ARENA                                                                                    \
+    9u /* everything resident, and 8 steps from the least legal arena to all experts               \
+        */
 #define N_SLOT    576u
 #define N_LEAST   7u
-#define N_ARM     (2 * N_ARENA * N_DRAFT)
+#define N_ARM     (N_ARENA * N_DRAFT)
 #define N_THREADS 3u
 
 static const char schema_text[] =
@@ -83,9 +84,10 @@ static void die(const char *what, const rg_status *st) {
 
 /* ---- arms ----------------------------------------------------------------------------------- */
 
-/* mtp 1..4, suffix 1..7, auto governed with 4 and 7, auto always 7 */
+/* mtp 1..4, suffix 1..7, auto governed with 4 and 7, auto always 7: each at every arena. Threads
+ * and schemas meet each of both: the sums are independent modulo 3. */
 static arm arm_of(uint32_t i) {
-    const uint32_t d = i % N_DRAFT, a = i / N_DRAFT % N_ARENA;
+    const uint32_t d = i % N_DRAFT, a = i / N_DRAFT;
     arm x = {.mode = RG_DRAFT_AUTO, .draft_max = 7, .fixed = d != 11 && d != 12};
     if (d < 4) {
         x.mode = RG_DRAFT_MTP;
@@ -96,9 +98,9 @@ static arm arm_of(uint32_t i) {
     } else if (d == 11) {
         x.draft_max = 4;
     }
-    x.bound = i / (N_DRAFT * N_ARENA) == 0;
+    x.bound = (a + d) % 3 != 0;
     if (a) x.arena = N_LEAST + (N_SLOT - N_LEAST) * (a - 1) / (N_ARENA - 2);
-    x.threads = (int)(1 + (a + d) % N_THREADS);
+    x.threads = (int)(1 + (a + 2 * d) % N_THREADS);
     return x;
 }
 
@@ -260,7 +262,7 @@ static bool check(job *j, const arm *x) {
 
 static bool is_picked(uint32_t i, bool full, uint32_t from, uint32_t to) {
     if (full) return i >= from && i < to;
-    return i % 61 == 3; /* every fifth draft or so, arenas and threads with it, both kinds */
+    return i % 25 == 3; /* other drafts, arenas, threads each time, both kinds */
 }
 
 int main(int argc, char **argv) {

@@ -1,14 +1,14 @@
 """Drafts against the golden data, and the charter's clause about them: never another bit.
 
-usage: drafts.py REGOLITH [full [PART]]
+usage: drafts.py REGOLITH [full [PART [FROM TO]]]
 
 Golden: the chained drafts of the BF16 demo, and how often its first drafts are right, as a training
 run measured it. Charter: ids and logits of a generation are equal without drafts and with drafts of
 any source and length, fixed or governed, for several arenas, numbers of threads and seeds, with
 penalties and with cache-aware routing, over the border where attention selects blocks, and with the
-draft block from a file of its own. `full`: 512 tokens; every two of draft, way to sample, arena (the
-steps of the streaming charter) and number of threads together at least once; a session of 4,096
-tokens. PART: one of the parts alone.
+draft block from a file of its own. `full`: 512 tokens; every two of draft, way to sample, arena
+(the steps of the streaming charter) and number of threads together at least once; a session of
+4,096 tokens. PART: one of the parts alone; FROM and TO: some of the runs of `demo` or `tiny`.
 """
 import itertools
 import json
@@ -113,9 +113,9 @@ def arms(full, arenas):
         yield d, SAMPLING[(i + 3) % len(SAMPLING)], (), 2
 
 
-def check_charter(report, engine, name, model, ids, n, arenas, full):
+def check_charter(report, engine, name, model, ids, n, arenas, full, span):
     want, wrong, offered, accepted, count = {}, [], 0, 0, 0
-    for d, s, arena, threads in arms(full, arenas):
+    for d, s, arena, threads in itertools.islice(arms(full, arenas), *span):
         if s not in want:
             want[s], _ = generate(engine, model, ids, n, *s)
         got, figures = generate(engine, model, ids, n, *d, *s, *arena, '--threads', threads)
@@ -268,8 +268,8 @@ def arenas_of(engine, model, full, few):
     return [(), *(('--arena-experts', n) for n in sizes)]
 
 
-def body(report, engine, what='', part=''):
-    full = what == 'full'
+def body(report, engine, what='', part='', *span):
+    full, span = what == 'full', [int(x) for x in span] or [None]
     tiny = DATA / 'tiny'
     prompts = load_json(DATA / 'demo' / 'golden.json.gz')['prompts']
     long = next(p['ids'] for p in prompts if p['name'] == 'long')
@@ -278,9 +278,9 @@ def body(report, engine, what='', part=''):
     n = 512 if full else 96
     parts = {
         'demo': lambda: check_charter(report, engine, 'demo q4', q4, long[:80], n,
-                                      arenas_of(engine, q4, full, (7, 60, 300)), full),
+                                      arenas_of(engine, q4, full, (7, 60, 300)), full, span),
         'tiny': lambda: check_charter(report, engine, 'k-mtp', k_mtp, k_ids, n,
-                                      arenas_of(engine, k_mtp, full, (3, 9)), full),
+                                      arenas_of(engine, k_mtp, full, (3, 9)), full, span),
         'trace': lambda: (check_trace(report, engine, 'demo q4', q4, long[:60], (8, 100)),
                           check_trace(report, engine, 'k-mtp', k_mtp, k_ids, (3, 8))),
         'arena': lambda: check_arena(report, engine, q4, long[:60]),
@@ -297,4 +297,4 @@ def body(report, engine, what='', part=''):
 
 
 if __name__ == '__main__':
-    main('drafts', body, 2)
+    main('drafts', body, 4)
