@@ -5,9 +5,9 @@ usage: drafts.py REGOLITH MODEL [--case CASE]... [--draft MODE] [--draft-max N] 
                  [-n N] [engine flags, such as --arena-experts 100]
 
 Cases: `prose` draws from a prose prompt (temperature 0.8, another seed each round), `greedy` goes
-on with it greedily, `echo` has the text repeat what stands in front of it, as tool output and
-quotes do. Prints, for each case, the median ratio of the two decode speeds and its spread, and
-checks that both arms gave the same tokens.
+on with it greedily, `echo` goes on greedily behind an agent's transcript whose calls and tool
+output came several times, `list` behind a repeated listing. Prints, for each case, the median ratio
+of the two decode speeds and its spread, and checks that both arms gave the same tokens.
 """
 import argparse
 import json
@@ -25,13 +25,58 @@ NAMES = ('anne walter russell wentworth elliot musgrove harville benwick croft c
          'louisa').split()
 LISTING = ''.join(f'{n:04d} {name} {(n * 37 + 17) % 97}\n' for n, name in enumerate(NAMES))
 
+TOOLS = '''<|im_start|>system
+# Tools
 
-def prompts(case, engine, model, folder):
+You may call these functions:
+
+<tools>
+{"type": "function", "function": {"name": "get_weather", "description": "Report the weather in a \
+town.", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": \
+["city"]}}}
+</tools>
+
+To call one, reply in this form:
+
+<tool_call>
+<function=NAME>
+<parameter=KEY>
+value
+</parameter>
+</function>
+</tool_call><|im_end|>
+'''
+ROUND = '''<|im_start|>user
+I am going to Ankara. What weather shall I have?<|im_end|>
+<|im_start|>assistant
+<think>
+
+</think>
+
+<tool_call>
+<function=get_weather>
+<parameter=city>
+Ankara
+</parameter>
+</function>
+</tool_call><|im_end|>
+<|im_start|>user
+<tool_response>
+{"city": "Ankara", "sky": "sunshine", "celsius": 23}
+</tool_response><|im_end|>
+<|im_start|>assistant
+<think>
+
+</think>
+
+In Ankara it is 23 degrees, with sunshine.<|im_end|>
+'''
+TEXTS = {'echo': TOOLS + ROUND * 4, 'list': (LISTING + '\n') * 6}
+
+
+def prompts(case, folder):
     path = folder / 'prompt.txt'
-    if case == 'echo':
-        path.write_text((LISTING + '\n') * 6, encoding='utf-8')
-    else:
-        path.write_text(PROSE, encoding='utf-8')
+    path.write_text(TEXTS.get(case, PROSE), encoding='utf-8')
     return path
 
 
@@ -46,12 +91,12 @@ def run(args, path, seed, case, *flags):
 
 
 def measure(args, case, folder):
-    path = prompts(case, args.engine, args.model, folder)
+    path = prompts(case, folder)
     drafts = ('--draft', args.draft, '--draft-max', str(args.draft_max))
     ratios, plain, drafted, offered, accepted = [], [], [], 0, 0
     for seed in range(args.rounds):
-        arms = [('off', run(args, path, seed, case)), ('on', run(args, path, seed, case, *drafts))]
-        a, b = arms[0][1], arms[1][1]
+        a = run(args, path, seed, case)
+        b = run(args, path, seed, case, *drafts)
         if a['ids'] != b['ids']:
             sys.exit(f'{case}: the tokens differ with drafts (seed {seed})')
         plain.append(a['decode_tok_s'])

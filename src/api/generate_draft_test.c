@@ -1,6 +1,9 @@
 /* Generation with drafts through the public interface, on tiny models: tokens, text, logits and the
  * way it ends are those of a generation without drafts, whoever drafts and however wrong; so is
  * what the session says afterwards.
+ *
+ *   generate_draft_test full    512 tokens, every arm greedily and drawn, also on the demo model,
+ *                               with 1 to 3 threads
  */
 #include <math.h>
 #include <setjmp.h>
@@ -14,8 +17,10 @@
 #include "regolith.h"
 #include "support/tiny_model.h"
 
-#define N_CTX 200
-#define N_GEN 48
+#define N_CTX  200
+#define N_GEN  48
+#define N_FULL 512
+#define DEMO   RG_SOURCE_DIR "/models/regolith-demo-q4.gguf"
 
 #ifdef RG_DEBUG
 #define STRIDE 3u
@@ -23,6 +28,7 @@
 #define STRIDE 1u
 #endif
 
+static bool full; /* 512 tokens */
 static rg_engine *engine;
 static rg_engine_info info;
 static int32_t *prompt;
@@ -32,9 +38,9 @@ typedef enum behaviour { NONE, ALL_RIGHT, WRONG_AT, SOMETIMES } behaviour;
 
 typedef struct listener {
     /* what came */
-    int32_t ids[192];
+    int32_t ids[N_FULL];
     uint32_t n, n_logits;
-    char text[8192];
+    char text[32768];
     size_t len;
     uint64_t hash;
     rg_generate_result result;
@@ -93,16 +99,22 @@ static uint32_t on_draft(void *user, int32_t *ids, uint32_t n_max) {
 
 /* ---- fixture --------------------------------------------------------------------------------- */
 
-static void open_engine(const char *name, uint32_t arena_experts) {
+static void open_with(const char *name, uint32_t arena_experts, int n_threads) {
     char path[RG_TINY_PATH_MAX], file[64];
     rg_status st = {0};
+    const bool demo = strcmp(name, "demo") == 0;
     snprintf(file, sizeof file, "%s.gguf", name);
-    const rg_engine_options opt = {
-        .model_path = rg_tiny_path(path, file), .n_threads = 2, .arena_experts = arena_experts};
+    const rg_engine_options opt = {.model_path = demo ? DEMO : rg_tiny_path(path, file),
+                                   .n_threads = n_threads,
+                                   .arena_experts = arena_experts};
     if (rg_engine_open(&engine, &opt, &st) != RG_OK) fail_msg("%s", st.message);
     rg_engine_get_info(engine, &info);
-    prompt = rg_tiny_ids(name, &n_prompt);
+    prompt = rg_tiny_ids(demo ? "k-mtp" : name, &n_prompt);
     n_prompt = n_prompt < 30 ? n_prompt : 30;
+}
+
+static void open_engine(const char *name, uint32_t arena_experts) {
+    open_with(name, arena_experts, 2);
 }
 
 static void close_engine(void) {
@@ -113,8 +125,10 @@ static void close_engine(void) {
 static rg_session *new_session(rg_draft_mode mode, uint32_t draft_max, bool fixed) {
     rg_session *s = NULL;
     rg_status st = {0};
-    const rg_session_options opt = {
-        .n_ctx = N_CTX, .draft = mode, .draft_max = draft_max, .draft_fixed = fixed};
+    const rg_session_options opt = {.n_ctx = full ? N_CTX + N_FULL : N_CTX,
+                                    .draft = mode,
+                                    .draft_max = draft_max,
+                                    .draft_fixed = fixed};
     if (rg_session_create(&s, engine, &opt, &st) != RG_OK) fail_msg("%s", st.message);
     if (rg_session_eval(s, prompt, n_prompt, 0, NULL, NULL, &st) != RG_OK) {
         fail_msg("%s", st.message);
@@ -215,36 +229,53 @@ static void check_counts(const arm *a, const rg_draft_stats *d, uint32_t n_token
     if (a->how != NONE || a->mode == RG_DRAFT_MTP) assert_true(d->offered > 0);
 }
 
+/* One arm against the text without drafts. */
+static void check_arm(const arm *a, uint32_t kind, const listener *want, rg_session *plain) {
+    static listener got;
+    rg_draft_stats d;
+    rg_generate_options g = options(kind);
+    g.n_predict = want->n;
+    got = (listener){.truth = want, .how = a->how, .wrong_at = a->wrong_at};
+    rg_session *s = new_session(a->mode, a->n, a->fixed);
+    run(s, g, &got);
+    same(want, &got);
+    rg_session_get_draft_stats(s, &d);
+    check_counts(a, &d, got.n);
+    if (plain) go_on_alike(plain, s);
+    rg_session_destroy(s);
+}
+
+static void check_arms(uint32_t n_token) {
+    arm arms[40];
+    const uint32_t n_arm = list_arms(arms);
+    for (uint32_t kind = 0; kind < 6; kind++) {
+        static listener want;
+        want = (listener){0};
+        rg_generate_options g = options(kind);
+        g.n_predict = n_token;
+        rg_session *plain = new_session(RG_DRAFT_OFF, 0, false);
+        run(plain, g, &want);
+        assert_int_equal(want.n, n_token);
+        /* Every arm greedily, and drawn in one of the ways. */
+        const uint32_t stride = full ? 1 : STRIDE, step = kind ? (full ? 4 : 5) * stride : stride;
+        for (uint32_t a = kind % step; a < n_arm; a += step)
+            check_arm(&arms[a], kind, &want, a == 3 ? plain : NULL);
+        rg_session_destroy(plain);
+    }
+}
+
 static void drafts_never_show(void **state) {
     (void)state;
     static const struct {
         const char *name;
         uint32_t arena;
-    } subjects[] = {{"a-mix", 0}, {"k-mtp", 0}, {"k-mtp", 3}};
-    for (size_t i = 0; i < RG_ARRAY_LEN(subjects); i++) {
-        open_engine(subjects[i].name, subjects[i].arena);
-        arm arms[40];
-        const uint32_t n_arm = list_arms(arms);
-        for (uint32_t kind = 0; kind < 6; kind++) {
-            static listener want, got;
-            want = (listener){0};
-            rg_session *plain = new_session(RG_DRAFT_OFF, 0, false);
-            run(plain, options(kind), &want);
-            assert_int_equal(want.n, N_GEN);
-            const uint32_t step = kind ? 5 * STRIDE : STRIDE; /* every arm greedily */
-            for (uint32_t a = kind % step; a < n_arm; a += step) {
-                got = (listener){.truth = &want, .how = arms[a].how, .wrong_at = arms[a].wrong_at};
-                rg_session *s = new_session(arms[a].mode, arms[a].n, arms[a].fixed);
-                run(s, options(kind), &got);
-                same(&want, &got);
-                rg_draft_stats d;
-                rg_session_get_draft_stats(s, &d);
-                check_counts(&arms[a], &d, got.n);
-                if (a == 3) go_on_alike(plain, s);
-                rg_session_destroy(s);
-            }
-            rg_session_destroy(plain);
-        }
+        int threads;
+    } subjects[] = {{"a-mix", 0, 2}, {"k-mtp", 0, 2}, {"k-mtp", 3, 2}, /* and in full: */
+                    {"k-mtp", 3, 1}, {"demo", 0, 3},  {"demo", 7, 1},  {"demo", 250, 2}};
+    const size_t n = full ? RG_ARRAY_LEN(subjects) : 3;
+    for (size_t i = 0; i < n; i++) {
+        open_with(subjects[i].name, subjects[i].arena, subjects[i].threads);
+        check_arms(full ? N_FULL : N_GEN);
         close_engine();
     }
 }
@@ -407,7 +438,7 @@ static void bad_options_are_refused(void **state) {
     close_engine();
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drafts_never_show),
         cmocka_unit_test(every_end_is_the_same),
@@ -415,5 +446,6 @@ int main(void) {
         cmocka_unit_test(sessions_with_drafts_do_not_meet),
         cmocka_unit_test(bad_options_are_refused),
     };
+    full = argc > 1 && strcmp(argv[1], "full") == 0;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,7 +6,11 @@
 #define SLOPE_DEFAULT   0.4  /* of a plain window, for each further row, until one is measured */
 #define DRAFT_DEFAULT   0.2  /* of a plain window, for a draft of the draft block */
 #define SMOOTHING       0.125
-#define SAMPLE_MAX      3.0 /* times the mean: one hiccup moves it by a quarter at most */
+#define SAMPLE_MAX      2.0 /* times the mean: one hiccup moves it by an eighth at most */
+#define LINE_WEIGHT     2.0 /* windows of a length that the line through the others stands for */
+#define LINE_WINDOWS    16u /* of a length, from which on it alone counts */
+#define SLOPE_MAX       3.0
+#define FORGET_WINDOWS  32u /* after so many, each other length counts for one window less */
 #define FADE            0.98
 #define PRIOR_WEIGHT    2.0
 #define TEXT_WEIGHT     8.0 /* of what other texts were like */
@@ -15,9 +19,10 @@
 #define TRUSTED_MATCH   8u /* such a match is used before anything is known */
 #define PATIENCE_MAX    512u
 #define TRIAL_WINDOWS   2u
+#define TRIAL_DRAFTS    3u /* of a trusted match: one row may be dear where several are not */
 #define TRIAL_WEIGHT    6.0
 #define SURPRISED_BELOW 0.6
-#define PLAIN_PERIOD    128u /* windows with drafts until a plain one is measured again */
+#define PLAIN_PERIOD    64u  /* windows with drafts until a plain one is measured again */
 #define REST_WINDOWS    4u   /* the draft block rests when it was not used for so many */
 #define CALM_WINDOWS    256u /* until one more row is tried */
 
@@ -42,7 +47,7 @@ uint32_t rg_confidence_of_lead(float lead) {
 }
 
 void rg_governor_memory_init(rg_governor_memory *m) {
-    *m = (rg_governor_memory){.rows_max = RG_VERIFY_ROWS};
+    *m = (rg_governor_memory){.rows_max = RG_VERIFY_ROWS, .slope = SLOPE_DEFAULT};
     for (uint32_t s = 0; s < RG_SOURCE_COUNT; s++) {
         m->patience[s] = PATIENCE_FIRST;
         for (uint32_t c = 0; c < RG_CONFIDENCES; c++) {
@@ -90,22 +95,14 @@ double rg_governor_rate(const rg_governor *g, rg_draft_source source, uint32_t p
         &g->rates.by_position[source][position < RG_DRAFT_MAX ? position : RG_DRAFT_MAX - 1]);
 }
 
+/* A length seen once or twice may have met a hiccup: the line through what all lengths take stands
+ * beside it, so that a bad start does not end it, nor the lengths behind it. */
 double rg_governor_window_ns(const rg_governor *g, uint32_t rows) {
-    const double *seen = g->m->window_ns;
-    if (seen[rows] > 0) return seen[rows];
-    const double plain = seen[1];
-    if (!(plain > 0) || rows <= 1) return plain;
-    /* On the line through the plain window and the nearest measured one. */
-    for (uint32_t d = 1; d < RG_VERIFY_ROWS; d++) {
-        const uint32_t near[2] = {rows > d ? rows - d : 0, rows + d};
-        for (uint32_t i = 0; i < 2; i++) {
-            const uint32_t t = near[i];
-            if (t < 2 || t > RG_VERIFY_ROWS || !(seen[t] > 0)) continue;
-            const double slope = (seen[t] - plain) / (t - 1);
-            return plain + (slope > 0 ? slope : 0) * (rows - 1);
-        }
-    }
-    return plain * (1 + SLOPE_DEFAULT * (rows - 1));
+    const rg_governor_memory *m = g->m;
+    const double plain = m->window_ns[1], n = m->n_window[rows];
+    if (rows <= 1 || !(plain > 0) || n >= LINE_WINDOWS) return m->window_ns[rows];
+    const double line = plain * (1 + m->slope * (rows - 1));
+    return (line * LINE_WEIGHT + m->window_ns[rows] * n) / (LINE_WEIGHT + n);
 }
 
 static double first_ns(const rg_governor *g) {
@@ -242,7 +239,8 @@ rg_governor_plan rg_governor_choose(rg_governor *g, uint32_t match, uint32_t n_m
         suffix.rate > plain.rate * MARGIN && trusted && (!good_mtp || suffix.rate >= mtp.rate);
     const bool use_mtp = good_mtp && !use_suffix;
     if (has_suffix && !use_suffix && is_due(g, RG_SOURCE_SUFFIX)) {
-        return (rg_governor_plan){RG_SOURCE_SUFFIX, 1};
+        const uint32_t n = match < TRUSTED_MATCH ? 1 : n_max < TRIAL_DRAFTS ? n_max : TRIAL_DRAFTS;
+        return (rg_governor_plan){RG_SOURCE_SUFFIX, n};
     }
     if (g->opt.mtp && !use_mtp && !use_suffix && is_due(g, RG_SOURCE_MTP)) {
         g->trial = TRIAL_WINDOWS - 1;
@@ -258,13 +256,48 @@ bool rg_governor_mtp_rests(const rg_governor *g) {
 
 /* ---- learning ------------------------------------------------------------------------------- */
 
+static double within(double x, double least, double most) {
+    return x < least ? least : x > most ? most : x;
+}
+
 static void learn_time(double *mean, double ns) {
     if (!(*mean > 0)) {
         *mean = ns;
         return;
     }
-    if (ns > SAMPLE_MAX * *mean) ns = SAMPLE_MAX * *mean;
-    *mean += SMOOTHING * (ns - *mean);
+    *mean += SMOOTHING * (within(ns, 0, SAMPLE_MAX * *mean) - *mean);
+}
+
+/* The pace of the machine changes for seconds and minutes. A length that was not used for long
+ * would be compared with what others took at another pace; so what one window tells about the pace
+ * moves all of them, by half: the other half may be this length's own. */
+static void learn_pace(rg_governor_memory *m, uint32_t rows, double change) {
+    for (uint32_t t = 1; t <= RG_VERIFY_ROWS; t++)
+        if (t != rows) m->window_ns[t] *= 1 + (change - 1) / 2;
+    m->first_ns *= 1 + (change - 1) / 2;
+    m->chain_ns *= 1 + (change - 1) / 2;
+}
+
+static void learn_window(rg_governor *g, uint32_t rows, double ns) {
+    rg_governor_memory *m = g->m;
+    const double before = m->window_ns[rows], plain = m->window_ns[1];
+    if (rows > 1 && plain > 0) {
+        if (!(before > 0)) ns = within(ns, 0, SAMPLE_MAX * rg_governor_window_ns(g, rows));
+        const double slope = (ns / plain - 1) / (rows - 1);
+        m->slope += SMOOTHING * (within(slope, 0, SLOPE_MAX) - m->slope);
+    }
+    const uint32_t n = m->n_window[rows];
+    if (++m->learned % FORGET_WINDOWS == 0) {
+        for (uint32_t t = 2; t <= RG_VERIFY_ROWS; t++)
+            m->n_window[t] -= m->n_window[t] > 0;
+    }
+    m->n_window[rows] += n < LINE_WINDOWS;
+    if (n < 1 / SMOOTHING && before > 0) { /* the mean of the first few */
+        m->window_ns[rows] += (within(ns, 0, SAMPLE_MAX * before) - before) / (n + 1);
+    } else {
+        learn_time(&m->window_ns[rows], ns);
+        if (before > 0) learn_pace(m, rows, m->window_ns[rows] / before);
+    }
 }
 
 /* Trials are few: theirs count for more. */
@@ -306,7 +339,7 @@ void rg_governor_learn(rg_governor *g, const rg_governor_window *w) {
     RG_ASSERT(w->right <= w->n);
     RG_ASSERT(w->n < w->rows);
     if (w->window_ns && w->rows <= RG_VERIFY_ROWS) {
-        learn_time(&g->m->window_ns[w->rows], (double)w->window_ns);
+        learn_window(g, w->rows, (double)w->window_ns);
     }
     g->m->since_plain = w->n ? g->m->since_plain + 1 : 0;
     if (w->window_ns) learn_fit(g, w);

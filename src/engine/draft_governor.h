@@ -34,8 +34,11 @@ typedef struct rg_hit_rates {
 
 /* What all sequences of an engine learn together. */
 typedef struct rg_governor_memory {
-    /* Windows of T rows: mean time; 0 = never seen. */
+    /* Windows of T rows: mean time, 0 = never seen; and how many were seen, up to a few. */
     double window_ns[RG_VERIFY_ROWS + 1];
+    uint32_t n_window[RG_VERIFY_ROWS + 1];
+    uint32_t learned;
+    double slope; /* what a further row takes, of a plain window: mean of all lengths */
     double first_ns, chain_ns; /* of the first draft of the draft block, and of each further one */
     rg_hit_rates rates;
     uint32_t rows_max; /* lowered by unions that exceed the arena */

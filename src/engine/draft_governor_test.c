@@ -17,6 +17,8 @@ typedef struct world {
     uint32_t match;                /* of the suffix source; 0: nothing */
     uint32_t rows_fit;             /* more rows make waves; 0: no limit */
     double noise;
+    double first_sight; /* the first window of each length takes so many times as long; 0: none */
+    bool sighted[RG_VERIFY_ROWS + 1];
 } world;
 
 typedef struct outcome {
@@ -31,7 +33,7 @@ static double noisy(double ns, double noise) {
     return ns * (1 + noise * (rg_random_unit(11, draw++) - 0.5));
 }
 
-static outcome live(rg_governor *g, const world *w, uint32_t n_window) {
+static outcome live(rg_governor *g, world *w, uint32_t n_window) {
     outcome o = {0};
     for (uint32_t i = 0; i < n_window; i++) {
         uint32_t confidence[RG_DRAFT_MAX], made = 0;
@@ -50,7 +52,9 @@ static outcome live(rg_governor *g, const world *w, uint32_t n_window) {
         uint32_t right = 0;
         while (right < n && rg_random_unit(12, draw++) < w->right[p.source])
             right++;
-        const double ns = noisy(w->plain_ns * (1 + w->slope * n), w->noise);
+        double ns = noisy(w->plain_ns * (1 + w->slope * n), w->noise);
+        if (w->first_sight > 0 && !w->sighted[n]) ns *= w->first_sight;
+        w->sighted[n] = true;
         const rg_governor_window seen = {.source = p.source,
                                          .n = n,
                                          .right = right,
@@ -102,6 +106,41 @@ static void the_best_length_is_found(void **state) {
         }
         if (speed(&o, &w) < 0.94 * best)
             fail_msg("slope %g: %g of %g", w.slope, speed(&o, &w), best);
+    }
+}
+
+/* Windows of a length are slow at first: code and data are cold, others run. */
+static void a_bad_start_is_forgotten(void **state) {
+    (void)state;
+    for (int factor = 2; factor <= 16; factor *= 2) {
+        world w = {.plain_ns = 5e5, .slope = 0.25, .noise = 0.1, .match = 30};
+        w.first_sight = factor;
+        w.right[RG_SOURCE_SUFFIX] = 0.97;
+        rg_governor g = start(false, true);
+        const outcome first = live(&g, &w, 60);
+        const outcome o = live(&g, &w, 200);
+        const double best = 7.2 / (1 + 7 * w.slope);
+        if (speed(&first, &w) < 0.6 * best || speed(&o, &w) < 0.88 * best) {
+            fail_msg("%d times: %g, then %g of %g", factor, speed(&first, &w), speed(&o, &w), best);
+        }
+    }
+}
+
+/* The machine changes its pace: what paid goes on, what did not is not taken for a bargain. */
+static void another_pace_changes_nothing(void **state) {
+    (void)state;
+    for (int good = 0; good < 2; good++) {
+        world w = {.plain_ns = 5e5, .slope = good ? 0.25 : 0.8, .noise = 0.1, .match = 30};
+        w.right[RG_SOURCE_SUFFIX] = good ? 0.95 : 0.6;
+        rg_governor g = start(false, true);
+        live(&g, &w, 600);
+        double gained = 0;
+        for (uint32_t i = 0; i < 20; i++) {
+            w.plain_ns *= i % 2 ? 0.4 : 2.5;
+            const outcome o = live(&g, &w, 200);
+            gained += speed(&o, &w) / 20;
+        }
+        if (gained < (good ? 1.9 : 0.98)) fail_msg("%d: %g", good, gained);
     }
 }
 
@@ -241,6 +280,8 @@ static void confidences_grow(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_best_length_is_found),
+        cmocka_unit_test(a_bad_start_is_forgotten),
+        cmocka_unit_test(another_pace_changes_nothing),
         cmocka_unit_test(losing_drafts_stop),
         cmocka_unit_test(drafts_come_back_when_they_pay),
         cmocka_unit_test(the_better_source_is_taken),

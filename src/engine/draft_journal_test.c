@@ -1,6 +1,8 @@
 /* Verification windows on the tiny models: whatever is drafted, however much of it is accepted,
  * logits and state are those of a sequence that never drafted; chained drafts of the draft block
  * change nothing either; several sequences share a window; refused windows change nothing.
+ *
+ *   draft_journal_test full    what follows every window, and 1 to 3 threads everywhere
  */
 #include "engine/core.h"
 
@@ -25,6 +27,8 @@
 #define SEEDS       2u
 #define THREADS_MAX 3
 #endif
+
+static bool full;
 
 typedef struct subject {
     const char *name, *file;
@@ -150,57 +154,68 @@ static void window(const bench *b, rg_seq *seq, uint32_t right, uint32_t wrong, 
 }
 
 /* Every window length with every number of rows kept, from the same past. */
+static void accept_lengths(const bench *b) {
+    const uint32_t past = b->n > 150 ? 150 : b->n / 2; /* c-f32: the selection is on */
+    rg_seq *plain = new_seq(b), *drafted = new_seq(b);
+    for (uint32_t n = 1; n <= RG_VERIFY_ROWS; n++) {
+        for (uint32_t right = 1; right <= n; right++) {
+            rg_seq_reset(plain);
+            rg_seq_reset(drafted);
+            eval(b, plain, b->ids, past + right);
+            eval(b, drafted, b->ids, past);
+            window(b, drafted, right, n - right, n * 8 + right);
+            settle(b, drafted);
+            same_state(plain, drafted);
+            if (!full && (n + right) % 5) continue; /* and what follows is the same too */
+            eval(b, plain, b->ids + past + right, 3);
+            eval(b, drafted, b->ids + past + right, 3);
+            same_state(plain, drafted);
+        }
+    }
+    rg_seq_destroy(plain);
+    rg_seq_destroy(drafted);
+}
+
 static void every_accept_length(void **state) {
     (void)state;
     for (size_t i = 0; i < RG_ARRAY_LEN(subjects); i++) {
-        bench b = open_bench(&subjects[i], 1);
-        const uint32_t past = b.n > 150 ? 150 : b.n / 2; /* c-f32: the selection is on */
-        rg_seq *plain = new_seq(&b), *drafted = new_seq(&b);
-        for (uint32_t n = 1; n <= RG_VERIFY_ROWS; n++) {
-            for (uint32_t right = 1; right <= n; right++) {
-                rg_seq_reset(plain);
-                rg_seq_reset(drafted);
-                eval(&b, plain, b.ids, past + right);
-                eval(&b, drafted, b.ids, past);
-                window(&b, drafted, right, n - right, n * 8 + right);
-                settle(&b, drafted);
-                same_state(plain, drafted);
-                if ((n + right) % 5) continue; /* and what follows is the same too */
-                eval(&b, plain, b.ids + past + right, 3);
-                eval(&b, drafted, b.ids + past + right, 3);
-                same_state(plain, drafted);
-            }
+        for (int threads = 1; threads <= (full ? 3 : 1); threads++) {
+            bench b = open_bench(&subjects[i], threads);
+            accept_lengths(&b);
+            close_bench(&b);
         }
-        rg_seq_destroy(plain);
-        rg_seq_destroy(drafted);
-        close_bench(&b);
     }
 }
 
 /* Windows one after another without anything settled between them, from the first token on. */
+static void text_of_windows(const bench *b, uint64_t n_seed) {
+    rg_seq *plain = new_seq(b), *drafted = new_seq(b);
+    eval(b, plain, b->ids, b->n);
+    for (uint64_t seed = 1; seed <= n_seed; seed++) {
+        rg_seq_reset(drafted);
+        uint64_t draw = 0;
+        while (rg_seq_length(drafted) < b->n) {
+            const uint32_t left = b->n - rg_seq_length(drafted);
+            uint32_t right = 1 + (uint32_t)(rg_random_u64(seed, draw++) % RG_VERIFY_ROWS);
+            if (right > left) right = left;
+            const uint32_t most = RG_VERIFY_ROWS - right + 1;
+            const uint32_t wrong = (uint32_t)(rg_random_u64(seed, draw++) % most);
+            window(b, drafted, right, wrong, seed * 1000 + draw);
+        }
+        settle(b, drafted);
+        same_state(plain, drafted);
+    }
+    rg_seq_destroy(plain);
+    rg_seq_destroy(drafted);
+}
+
 static void a_text_of_windows(void **state) {
     (void)state;
     for (size_t i = 0; i < RG_ARRAY_LEN(subjects); i++) {
-        for (int threads = i % 2 ? 1 : THREADS_MAX; threads; threads = 0) {
+        const int few = i % 2 ? 1 : THREADS_MAX;
+        for (int threads = full ? 1 : few; threads <= (full ? 3 : few); threads++) {
             bench b = open_bench(&subjects[i], threads);
-            rg_seq *plain = new_seq(&b), *drafted = new_seq(&b);
-            eval(&b, plain, b.ids, b.n);
-            for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-                rg_seq_reset(drafted);
-                uint64_t draw = 0;
-                while (rg_seq_length(drafted) < b.n) {
-                    const uint32_t left = b.n - rg_seq_length(drafted);
-                    uint32_t right = 1 + (uint32_t)(rg_random_u64(seed, draw++) % RG_VERIFY_ROWS);
-                    if (right > left) right = left;
-                    const uint32_t most = RG_VERIFY_ROWS - right + 1;
-                    const uint32_t wrong = (uint32_t)(rg_random_u64(seed, draw++) % most);
-                    window(&b, drafted, right, wrong, seed * 1000 + draw);
-                }
-                settle(&b, drafted);
-                same_state(plain, drafted);
-            }
-            rg_seq_destroy(plain);
-            rg_seq_destroy(drafted);
+            text_of_windows(&b, full ? 8 : SEEDS);
             close_bench(&b);
         }
     }
@@ -415,7 +430,7 @@ static void windows_end_with_the_context(void **state) {
     close_bench(&b);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_accept_length),
         cmocka_unit_test(a_text_of_windows),
@@ -425,5 +440,6 @@ int main(void) {
         cmocka_unit_test(refused_windows_change_nothing),
         cmocka_unit_test(windows_end_with_the_context),
     };
+    full = argc > 1 && strcmp(argv[1], "full") == 0;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
