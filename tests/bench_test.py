@@ -174,7 +174,7 @@ class DeviceKernels(unittest.TestCase):
         self.assertGreaterEqual(len(rows), 2)
         for row in rows:
             self.assertEqual(row[1], "f32")
-            self.assertLessEqual(float(row[6]), float(row[5]))  # best, usual
+            self.assertLessEqual(float(row[7]), float(row[6]))  # best, usual
         kept = said[-1].split()[-1]
         self.assertIn(f"{len(rows)} products", said[-1])
         self.assertEqual(os.path.dirname(kept), self.cache)
