@@ -58,7 +58,7 @@ enum {
     RG_GPU_FUSE_DELTA = 8,      /* convolution, norms, delta rule, gated norm */
     RG_GPU_FUSE_ATTENTION = 16, /* codes of the output of attention */
     RG_GPU_FUSE_SHARED = 32,    /* gate and up of the shared expert */
-    RG_GPU_UNROLL = 64,         /* loops over rows of weights written out */
+    RG_GPU_LOOP = 64,           /* loops over rows of weights stay loops */
     RG_GPU_FUSE_ALL = 127
 };
 

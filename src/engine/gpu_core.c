@@ -137,6 +137,17 @@ rg_gpu_ptr rg_gpu_core_at(const rg_gpu_core *g, const void *host) {
     return c->buffer.address + (uint64_t)(p - c->begin);
 }
 
+/* Of all experts: where they fit the free memory of the host, the page cache is a second arena that
+ * is faster than any drive. */
+static uint64_t experts_bytes(const rg_stream_options *o) {
+    uint64_t bytes = 0;
+    for (uint32_t g = 0; g < o->n_group; g++) {
+        for (uint32_t p = 0; p < o->groups[g].n_extent; p++)
+            bytes += (uint64_t)o->groups[g].extents[p].bytes * o->groups[g].n_item;
+    }
+    return bytes;
+}
+
 rg_code rg_gpu_core_arena(rg_gpu_core *g, rg_stream_options *o, rg_status *st) {
     const rg_gpu_info *info = rg_gpu_get_info(g->gpu);
     const bool discrete = strcmp(info->kind, "discrete") == 0;
@@ -150,10 +161,13 @@ rg_code rg_gpu_core_arena(rg_gpu_core *g, rg_stream_options *o, rg_status *st) {
     g->arena_host = (uint8_t *)g->arena.mapped + (ARENA_ALIGN - at % ARENA_ALIGN) % ARENA_ALIGN;
     o->memory = g->arena_host;
     if (!discrete) return RG_OK;
-    /* Memory that the driver mapped has no pages a drive could write to: the system copies. */
+    /* Memory that the driver mapped has no pages a drive could write to: a processor copies. */
     o->backend = RG_STREAM_PREAD;
-    o->direct = RG_DIRECT_OFF;
-    rg_log(RG_LOG_INFO, "slots lie in %s memory, reads are buffered", host ? "host" : "device");
+    o->staged = true;
+    if (o->direct == RG_DIRECT_AUTO && experts_bytes(o) < rg_mem_available_bytes() / 4 * 3)
+        o->direct = RG_DIRECT_OFF;
+    rg_log(RG_LOG_INFO, "slots lie in %s memory, reads are %s", host ? "host" : "device",
+           o->direct == RG_DIRECT_OFF ? "buffered" : "staged");
     return RG_OK;
 }
 

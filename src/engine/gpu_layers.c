@@ -65,9 +65,14 @@ static rg_gpu_product product_of(const rg_gpu_rec *r, const rg_mat *w, input in,
                             .n = n};
 }
 
+/* A kernel that runs once in a window is fetched anew each time: there short code beats loops that
+ * are written out, which win where a product is measured alone. */
+static bool loops(const rg_gpu_rec *r) {
+    return !(r->core->opt.gpu_unfused & RG_GPU_LOOP);
+}
+
 static rg_gpu_product_way way_of(const rg_gpu_rec *r, const rg_mat *w, rg_gpu_epilogue epilogue) {
-    return (rg_gpu_product_way){
-        .type = w->type, .epilogue = epilogue, .loop = r->core->opt.gpu_unfused & RG_GPU_UNROLL};
+    return (rg_gpu_product_way){.type = w->type, .epilogue = epilogue, .loop = loops(r)};
 }
 
 /* The shape that was measured to be the best, if any; a sweep writes down what asks instead. */
@@ -749,7 +754,7 @@ static expert_set experts_of(const rg_gpu_rec *r, uint32_t layer, bool tiles) {
     const rg_moe_weights *w = &r->core->w.layers[layer].moe;
     const uint32_t n = r->win->T * hp->n_expert_used;
     const uint32_t side = rg_gpu_tile_side(r->core, r->win->T);
-    const bool loop = r->core->opt.gpu_unfused & RG_GPU_UNROLL;
+    const bool loop = loops(r);
     const uint32_t group = r->core->opt.gpu_slot_rows;
     expert_set e = {
         .gate = product_of(r, &w->gate.mat, u_of(r), s->gate, n),

@@ -62,6 +62,7 @@ typedef struct rg_io_config {
     uint64_t memory_bytes;
     uint64_t block_bytes; /* a destination never straddles a multiple of this (a slab) */
     uint32_t depth;
+    bool staged; /* pread: direct reads pass through memory of the readers */
 } rg_io_config;
 
 /* *name gets a static text of what was set up. */

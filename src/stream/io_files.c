@@ -21,6 +21,7 @@ static rg_code open_one(rg_io_file *out, const char *path, rg_stream_direct dire
     RG_TRY(rg_file_open(&plain, path, st)); /* refuses what is not a regular file */
     out->fd = plain.fd;
     out->size_bytes = plain.size_bytes;
+    rg_io_expect_random(plain.fd);
     if (direct == RG_DIRECT_OFF) return RG_OK;
     int err = 0;
     const int fd = rg_io_open_direct(path, &err);

@@ -14,3 +14,7 @@ int rg_io_open_direct(const char *path, int *err) {
     close(fd);
     return -1;
 }
+
+void rg_io_expect_random(int fd) {
+    (void)fcntl(fd, F_RDAHEAD, 0);
+}

@@ -9,3 +9,7 @@ int rg_io_open_direct(const char *path, int *err) {
     *err = fd < 0 ? errno : 0;
     return fd;
 }
+
+void rg_io_expect_random(int fd) {
+    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+}

@@ -10,10 +10,17 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #define THREADS_MAX 32u
+#define STAGE_BYTES (1u << 20) /* of a reader; a multiple of RG_STREAM_ALIGN */
+
+typedef struct reader_arg {
+    struct pread_io *io;
+    uint8_t *stage; /* [STAGE_BYTES]; NULL: reads go to their destination */
+} reader_arg;
 
 typedef struct pread_io {
     rg_io base;
@@ -28,6 +35,8 @@ typedef struct pread_io {
     uint32_t done_head, n_done;
     uint32_t n_out; /* ops taken and not yet reaped */
     pthread_t threads[THREADS_MAX];
+    reader_arg args[THREADS_MAX];
+    uint8_t *stages; /* of all readers, or NULL */
     uint32_t n_thread;
     bool has_lock;
     char name[64];
@@ -37,14 +46,31 @@ static pread_io *self(rg_io *io) {
     return (pread_io *)io;
 }
 
-static int64_t read_once(const pread_io *p, const rg_io_op *op) {
+/* Piece by piece, up to the first that comes short. */
+static int64_t read_staged(int fd, const rg_io_op *op, uint8_t *stage) {
+    uint32_t done = 0;
+    while (done < op->bytes) {
+        const uint32_t want = op->bytes - done < STAGE_BYTES ? op->bytes - done : STAGE_BYTES;
+        const ssize_t n = pread(fd, stage, want, (off_t)(op->offset + done));
+        if (n < 0) return done ? (int64_t)done : -(int64_t)errno;
+        memcpy((uint8_t *)op->dst + done, stage, (size_t)n);
+        done += (uint32_t)n;
+        if ((uint32_t)n < want) break;
+    }
+    return done;
+}
+
+static int64_t read_once(const pread_io *p, const rg_io_op *op, uint8_t *stage) {
     RG_ASSERT(op->file < p->files->n);
-    const ssize_t n = pread(p->files->files[op->file].fd, op->dst, op->bytes, (off_t)op->offset);
+    const rg_io_file *file = &p->files->files[op->file];
+    if (stage && file->direct) return read_staged(file->fd, op, stage);
+    const ssize_t n = pread(file->fd, op->dst, op->bytes, (off_t)op->offset);
     return n < 0 ? -(int64_t)errno : (int64_t)n;
 }
 
 static void *reader(void *arg) {
-    pread_io *p = arg;
+    const reader_arg *a = arg;
+    pread_io *p = a->io;
     pthread_mutex_lock(&p->lock);
     for (;;) {
         while (p->n_op == 0 && !p->stop)
@@ -54,7 +80,7 @@ static void *reader(void *arg) {
         p->op_head = (p->op_head + 1) % p->depth;
         p->n_op--;
         pthread_mutex_unlock(&p->lock);
-        const int64_t result = read_once(p, &op);
+        const int64_t result = read_once(p, &op, a->stage);
         pthread_mutex_lock(&p->lock);
         RG_ASSERT(p->n_done < p->depth);
         p->done[(p->done_head + p->n_done++) % p->depth] =
@@ -126,10 +152,11 @@ static void pread_close(rg_io *io) {
     }
     rg_free(p->ops);
     rg_free(p->done);
+    rg_free(p->stages);
     rg_free(p);
 }
 
-static rg_code set_up(pread_io *p, rg_status *st) {
+static rg_code set_up(pread_io *p, bool staged, rg_status *st) {
     p->ops = rg_alloc(p->depth, sizeof *p->ops, st);
     p->done = rg_alloc(p->depth, sizeof *p->done, st);
     if (!p->ops || !p->done) return RG_NOMEM;
@@ -139,8 +166,14 @@ static rg_code set_up(pread_io *p, rg_status *st) {
     pthread_cond_init(&p->answer, NULL);
     p->has_lock = true;
     const uint32_t n = p->depth < THREADS_MAX ? p->depth : THREADS_MAX;
+    if (staged) {
+        p->stages = rg_alloc_aligned(RG_STREAM_ALIGN, (size_t)n * STAGE_BYTES, st);
+        if (!p->stages) return RG_NOMEM;
+    }
     while (p->n_thread < n) {
-        const int err = pthread_create(&p->threads[p->n_thread], NULL, reader, p);
+        reader_arg *a = &p->args[p->n_thread];
+        *a = (reader_arg){p, staged ? p->stages + (size_t)p->n_thread * STAGE_BYTES : NULL};
+        const int err = pthread_create(&p->threads[p->n_thread], NULL, reader, a);
         if (err != 0) {
             return rg_fail_errno(st, RG_NOMEM, err, "reader thread %u of %u", p->n_thread, n);
         }
@@ -159,7 +192,7 @@ rg_code rg_io_pread_open(rg_io **out, const rg_io_config *config, const char **n
     p->base.vtable = &vtable;
     p->files = config->files;
     p->depth = config->depth;
-    const rg_code rc = set_up(p, st);
+    const rg_code rc = set_up(p, config->staged, st);
     if (rc != RG_OK) {
         pread_close(&p->base);
         return rc;
@@ -167,7 +200,8 @@ rg_code rg_io_pread_open(rg_io **out, const rg_io_config *config, const char **n
     const char *kind = p->files->n_direct == p->files->n ? "direct"
                        : p->files->n_direct == 0         ? "buffered"
                                                          : "partly direct";
-    snprintf(p->name, sizeof p->name, "%u pread threads, %s", p->n_thread, kind);
+    snprintf(p->name, sizeof p->name, "%u pread threads, %s%s", p->n_thread, kind,
+             config->staged && p->files->n_direct ? ", staged" : "");
     *name = p->name;
     *out = &p->base;
     return RG_OK;

@@ -74,7 +74,7 @@ static rg_code check_options(const rg_stream_options *o, rg_status *st) {
 
 static rg_code open_backend(rg_stream *s, const rg_stream_options *o, const rg_io_config *config,
                             rg_status *st) {
-    if (o->backend != RG_STREAM_PREAD) {
+    if (o->backend != RG_STREAM_PREAD && !o->staged) {
         rg_status why = {0};
         const rg_code rc = rg_io_uring_open(&s->io, config, &s->backend_name, &why);
         if (rc == RG_OK) return RG_OK;
@@ -107,7 +107,8 @@ static rg_code open_device(rg_stream *s, const rg_stream_options *o, uint32_t de
                                  .memory = s->arena.memory,
                                  .memory_bytes = s->arena.n_slab * s->arena.slab_bytes,
                                  .block_bytes = s->arena.slab_bytes,
-                                 .depth = depth};
+                                 .depth = depth,
+                                 .staged = o->staged};
     RG_TRY(open_backend(s, o, &config, st));
     if (!o->faults) return RG_OK;
     rg_io *wrapped;

@@ -183,10 +183,11 @@ static void test_devices_agree(void **state) {
         rg_stream_options o = options(slots);
         rg_stream_meters first = {0};
         uint32_t failed;
-        for (uint32_t way = uring ? 0 : 2; way < 5; way++) {
+        for (uint32_t way = uring ? 0 : 2; way < 6; way++) {
             o.backend = way < 2 ? RG_STREAM_URING : way < 4 ? RG_STREAM_PREAD : RG_STREAM_AUTO;
-            o.direct = way % 2 ? RG_DIRECT_OFF : RG_DIRECT_AUTO;
+            o.direct = way == 1 || way == 3 ? RG_DIRECT_OFF : RG_DIRECT_AUTO;
             o.read_bytes_max = way == 4 ? 8192 : 0;
+            o.staged = way == 5;
             const rg_stream_meters m = run(&o, 12, &failed);
             assert_int_equal(failed, 0);
             if (m.reads == 0) continue;

@@ -122,8 +122,9 @@ uvec4 load_odd(uint64_t p) {
 
 // ---- bytes in words -----------------------------------------------------------------------------
 
-// Each byte of x, below 128, minus a constant byte: the bias of the type's codes. Programs that know
-// the sums of the codes of x (RG_BIASED) take bias * sum from the dot instead: the same integers.
+// Each byte of x, below 128, minus a constant byte: the bias of the type's codes. Programs that
+// know the sums of the codes of x (RG_BIASED) take bias * sum from the dot instead: the same
+// integers.
 #ifdef RG_BIASED
 const int BIAS = TYPE == T_Q4_0 ? 8 : TYPE == T_Q5_0 ? 16 : TYPE == T_Q6_K ? 32
     : TYPE == T_Q3_K ? 4 : TYPE == T_TQ2_0 || TYPE == T_Q2_0 ? 1 : 0;
@@ -464,8 +465,8 @@ void put_signed(inout Group u, uvec4 index, uvec4 signs) {
     u.b = with_signs(uvec4(e2, e3), uvec4(signs.z, signs.z >> 4, signs.w, signs.w >> 4));
 }
 
-// Four codes of seven signs, 7 bits apart, each with the eighth that makes the number even. Parities
-// of all four at once: bits fold onto the lowest of their code.
+// Four codes of seven signs, 7 bits apart, each with the eighth that makes the number even.
+// Parities of all four at once: bits fold onto the lowest of their code.
 uvec4 even_signs_4(uint w) {
     uint x = w ^ (w >> 4 & 0x00E1C387u);
     x ^= x >> 2 & 0x0060C183u;
