@@ -8,16 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/gpu/gpu_measure.h"
 #include "kernels/gpu/gpu_ops.h"
 
 #define N_IN       2560u
 #define N_IN_SMALL 640u /* rows that 256 does not divide lie in experts' down */
 #define COLS_MAX   512u
 #define SHAKES     48u
-#define REPS_MAX   99u
-/* A device that was idle while a kernel was compiled runs at a sixth of its clock for a while: what
- * was measured then says nothing. */
-#define WARM_NS ((uint64_t)250 * 1000000u)
+#define REPS_MAX   RG_GPU_REPS_MAX
 
 typedef struct bench {
     rg_gpu *gpu;
@@ -40,42 +38,15 @@ static double median(double *x, uint32_t n) {
     return x[n / 2];
 }
 
-/* Device nanoseconds of the one dispatch in the list; host time where there are no stamps. */
+/* Device nanoseconds of what is in the list. */
 static rg_code time_list(bench *b, double *ns) {
-    double all[REPS_MAX];
     RG_TRY(rg_gpu_list_end(b->list, &b->st));
-    const uint64_t start = rg_now_ns();
-    do {
-        RG_TRY(rg_gpu_run(b->gpu, b->list, &b->st));
-    } while (rg_now_ns() - start < WARM_NS);
-    for (uint32_t i = 0; i <= b->reps; i++) {
-        const uint64_t begin = rg_now_ns();
-        RG_TRY(rg_gpu_run(b->gpu, b->list, &b->st));
-        uint32_t n = 0;
-        const rg_gpu_time *t = rg_gpu_list_times(b->list, &n);
-        const double took = t && n ? (double)t[n - 1].ns : (double)(rg_now_ns() - begin);
-        if (i) all[i - 1] = took; /* the first warms up */
-    }
-    *ns = median(all, b->reps);
-    return RG_OK;
+    return rg_gpu_time_lists(b->gpu, &b->list, 1, RG_GPU_WARM_NS, b->reps, ns, &b->st);
 }
 
 static rg_code bench_read(bench *b) {
-    struct {
-        uint64_t x, y;
-        uint32_t n, step;
-    } push = {b->w.address, b->y.address, (uint32_t)(b->bytes / 16), 0};
-    const rg_gpu_kernel k = {.program = "read"};
-    for (uint32_t groups = 1024; groups <= 16384; groups *= 4) {
-        double ns = 0;
-        push.step = groups * 256;
-        rg_gpu_list_begin(b->list, true);
-        rg_gpu_dispatch(b->list, &k, &push, sizeof push, (rg_gpu_grid){groups, 1, 1});
-        RG_TRY(time_list(b, &ns));
-        const double rate = (double)b->bytes / ns;
-        if (rate > b->ceiling) b->ceiling = rate;
-        printf("read\tu32\t%u\t%.4f\t%.1f GB/s\t\n", groups, ns * 1e-6, rate);
-    }
+    RG_TRY(rg_gpu_read_rate(b->gpu, b->list, &b->w, RG_GPU_WARM_NS, b->reps, &b->ceiling, &b->st));
+    printf("read\tu32\t\t%.4f\t%.1f GB/s\t\n", (double)b->bytes / b->ceiling * 1e-6, b->ceiling);
     return RG_OK;
 }
 

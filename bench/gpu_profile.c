@@ -54,7 +54,8 @@ static const struct {
             {"loops not unrolled", RG_GPU_UNROLL, 0},
             {"all apart", RG_GPU_FUSE_ALL, 0},
             {"expert rows 1", 0, 1},
-            {"expert rows 2", 0, 2}};
+            {"expert rows 2", 0, 2},
+            {"loops not unrolled, expert rows 1", RG_GPU_UNROLL, 1}};
 
 static rg_code compare_ways(rg_core *core, rg_seq *seq, uint32_t n, uint32_t n_vocab,
                             rg_status *st) {
@@ -149,6 +150,10 @@ static rg_code run(const char *path, uint32_t prompt, uint32_t windows, int32_t 
         if (rc == RG_OK) rc = profile(core, seq, 1, 2, n_vocab, st);
         if (rc == RG_OK) rc = profile(core, seq, 1, windows, n_vocab, st);
         if (rc == RG_OK) rc = profile(core, seq, 3, 2, n_vocab, st);
+        rg_core_gpu_switch(core, RG_GPU_UNROLL, 1, true);
+        if (rc == RG_OK) printf("loops not unrolled, expert rows 1:\n");
+        if (rc == RG_OK) rc = profile(core, seq, 1, windows, n_vocab, st);
+        rg_core_gpu_switch(core, 0, 0, true);
         rg_seq_reset(seq);
         if (rc == RG_OK) rc = profile(core, seq, prompt, 1, n_vocab, st); /* warms up */
         rg_seq_reset(seq);

@@ -69,11 +69,11 @@ def spread(values):
     return f"{min(values):.3g}-{max(values):.3g}"
 
 
-def row(model, what, command, before, after, note, machine=None, ratio=None):
+def row(model, what, command, before, after, note, machine=None, ratio=None, backend="cpu"):
     """A line of bench/results.tsv: date machine backend model what command before after ratio kept
     note. The ratio is after / before unless it is given."""
     if ratio is None and before > 0:
         ratio = after / before
-    return "\t".join([time.strftime("%Y-%m-%d"), machine or machine_name(), "cpu",
+    return "\t".join([time.strftime("%Y-%m-%d"), machine or machine_name(), backend,
                       os.path.basename(model), what, command, f"{before:.4g}", f"{after:.4g}",
                       "" if ratio is None else f"{ratio:.3f}", "-", note])

@@ -30,6 +30,7 @@ def parse(argv):
     p.add_argument("parts", nargs="*", metavar="PART", help=" ".join(PARTS))
     p.add_argument("--arena", default="1825M", help="about a quarter of the experts")
     p.add_argument("--all-experts", default="9000M", help="an arena for all of them")
+    p.add_argument("--backend", default="cpu", help="cpu or vulkan")
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--tokens", type=int, default=64, help="decoded")
     p.add_argument("--reps", type=int, default=3)
@@ -43,7 +44,7 @@ def parse(argv):
 
 def flags(args, prompt, tokens, *more):
     return ["-p", str(prompt), "-n", str(tokens), "--threads", str(args.threads), "--reps", "1",
-            "--json", *more]
+            "--json", "--backend", args.backend, *more]
 
 
 def bench(args, with_flags):
@@ -61,7 +62,7 @@ def show(args, what, with_flags, pairs, note):
     note = f"{note}; ratios {spread(ratios)} in {len(pairs)}" + (f"; {args.note}" * bool(args.note))
     print(row(args.model, what, " ".join(["regolith bench", *with_flags]),
               statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs), note,
-              ratio=statistics.median(ratios)), flush=True)
+              ratio=statistics.median(ratios), backend=args.backend), flush=True)
 
 
 def prefill(args):

@@ -99,6 +99,8 @@ int bench_drafts(const cli_options *opt);
 /* bench_kernels.c: where the time of prefill and decode goes, kernel by kernel. `opt` has a
  * context. */
 int bench_kernels(const cli_options *opt);
+/* bench_sweep.c: the shapes of the GPU's products, timed; the best are kept for the next starts. */
+int bench_sweep(const cli_options *opt);
 
 /* bench_arms.c: the settings that --ab asks for. Returns an exit code. */
 int bench_make_arms(bench_job *job);

@@ -78,9 +78,18 @@ static rg_code run_once(kernel_job *job, bool timed, rg_status *st) {
     return run_phase(job, &job->decode, job->base.ids + n, 1, timed, st);
 }
 
+static bool on_gpu(const kernel_job *job) {
+    return job->info.gpu[0] != 0;
+}
+
 static rg_code measure_ceilings(kernel_job *job, rg_status *st) {
     double read = 0, int8 = 0;
-    RG_TRY(rg_doctor_compute_ceilings(&read, &int8, job->info.cpu_level, job->info.n_threads, st));
+    if (on_gpu(job)) {
+        RG_TRY(rg_doctor_gpu_ceiling(&read, job->base.opt->device, st));
+    } else {
+        RG_TRY(
+            rg_doctor_compute_ceilings(&read, &int8, job->info.cpu_level, job->info.n_threads, st));
+    }
     if (read > job->read_gb_s) job->read_gb_s = read;
     if (int8 > job->int8_gmac_s) job->int8_gmac_s = int8;
     return RG_OK;
@@ -96,6 +105,8 @@ static rg_code run_all(kernel_job *job, rg_status *st) {
     cli_cancel_on_interrupt(job->session);
     RG_TRY(measure_ceilings(job, st));
     RG_TRY(rg_session_eval(job->session, job->base.ids, opt->n_prompt, 0, NULL, NULL, st));
+    if (opt->n_gen) /* a GPU's kernels are compiled by then */
+        RG_TRY(rg_session_eval(job->session, job->base.ids + opt->n_prompt, 1, 0, NULL, NULL, st));
     for (uint32_t rep = 0; rep < opt->reps; rep++) {
         RG_TRY(run_once(job, false, st));
         RG_TRY(run_once(job, true, st));
@@ -170,8 +181,12 @@ static void print_phase(const kernel_job *job, const kernel_phase *phase) {
 }
 
 static void print_table(const kernel_job *job) {
-    printf("%s: %d threads %s; at most %.1f GB/s read", job->base.opt->model, job->info.n_threads,
-           job->info.cpu_level, job->read_gb_s);
+    if (on_gpu(job)) {
+        printf("%s: %s", job->base.opt->model, job->info.gpu);
+    } else {
+        printf("%s: %d threads %s", job->base.opt->model, job->info.n_threads, job->info.cpu_level);
+    }
+    printf("; at most %.1f GB/s read", job->read_gb_s);
     if (job->int8_gmac_s > 0) printf(", %.0f GMAC/s of int8", job->int8_gmac_s);
     printf("; means of %u\n", job->base.opt->reps);
     print_phase(job, &job->prefill);
@@ -205,11 +220,11 @@ static json_t *phase_json(const kernel_job *job, const kernel_phase *phase) {
 }
 
 static int print_json(const kernel_job *job) {
-    json_t *o = json_pack("{s:s, s:i, s:s, s:i, s:f, s:f, s:o, s:o}", "model", job->base.opt->model,
-                          "threads", job->info.n_threads, "cpu_level", job->info.cpu_level, "reps",
-                          (int)job->base.opt->reps, "read_gb_s", job->read_gb_s, "int8_gmac_s",
-                          job->int8_gmac_s, "prefill", phase_json(job, &job->prefill), "decode",
-                          phase_json(job, &job->decode));
+    json_t *o = json_pack(
+        "{s:s, s:i, s:s, s:s, s:i, s:f, s:f, s:o, s:o}", "model", job->base.opt->model, "threads",
+        job->info.n_threads, "cpu_level", job->info.cpu_level, "gpu", job->info.gpu, "reps",
+        (int)job->base.opt->reps, "read_gb_s", job->read_gb_s, "int8_gmac_s", job->int8_gmac_s,
+        "prefill", phase_json(job, &job->prefill), "decode", phase_json(job, &job->decode));
     const int written = o ? json_dumpf(o, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : -1;
     json_decref(o);
     putchar('\n');

@@ -27,8 +27,8 @@ static const cli_command commands[] = {
      "Measures drive and memory, checks limits and the model file, and gives advice.", "mdj", 0,
      cli_doctor},
     {"bench",
-     "-m MODEL [-p N] [-n N] [--reps R] [--ab FLAG=A,B]... [--kernels] [-f TEXT] [--json] "
-     "[options]",
+     "-m MODEL [-p N] [-n N] [--reps R] [--ab FLAG=A,B]... [--kernels] [--sweep OP] [-f TEXT] "
+     "[--json] [options]",
      "Prefill and decode figures, cold and warm, with where the time went.", "mexfjbMD", 0,
      cli_bench},
     {"kld", "-m MODEL... -f TEXT (--ref FILE | --save FILE) [--ctx N] [--top-k N] [options]",

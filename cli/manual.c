@@ -40,7 +40,10 @@ static const struct {
      "--ab interleaves the values it compares, so that drifts of the machine cancel. --kernels "
      "prints the time, bytes and multiply-adds of every kernel and type of weights, beside "
      "the rates this machine reaches at most, measured in the same run; runs that are "
-     "timed and runs that are not take turns, so the cost of timing is shown too."},
+     "timed and runs that are not take turns, so the cost of timing is shown too. With --backend "
+     "vulkan the rows are the device's own times, and one row is the time it had no work. --sweep "
+     "times every shape of the model's products on the GPU and keeps the best for later starts; "
+     "answers do not change."},
     {"pack", "The pack is used from then on when it lies beside the model."},
 };
 

@@ -112,8 +112,12 @@ endfunction()
 function(rg_soak name)
   cmake_parse_arguments(ARG "" "" "COMMAND" ${ARGN})
   if(RG_SOAK)
+    set(env "${RG_TEST_ENV}")
+    if(name MATCHES "^gpu_") # as in rg_test
+      string(REPLACE "ASAN_OPTIONS=" "ASAN_OPTIONS=detect_leaks=0:" env "${env}")
+    endif()
     add_test(NAME soak_${name} COMMAND ${ARG_COMMAND})
     set_tests_properties(soak_${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 14400 LABELS soak
-      ENVIRONMENT "${RG_TEST_ENV};RG_SOAK=1")
+      ENVIRONMENT "${env};RG_SOAK=1")
   endif()
 endfunction()

@@ -210,7 +210,8 @@ typedef struct rg_layer_meters {
 RG_API size_t rg_engine_get_layer_meters(const rg_engine *engine, rg_layer_meters *out, size_t cap);
 
 /* Times every kernel from here on, or no longer. Starting again forgets what was counted; costs a
- * few per cent of a small model's time. UNSUPPORTED where the device computes. */
+ * few per cent of a small model's time. On a GPU the device's time stamps: rows of the part
+ * "device" by program, and one of "host": what the windows took while the device had no work. */
 RG_API RG_MUST_CHECK rg_code rg_engine_time_kernels(rg_engine *engine, bool on, rg_status *st);
 /* What one kernel did in one part of the model, with one type of weights. */
 typedef struct rg_kernel_meter {
@@ -226,6 +227,26 @@ typedef struct rg_kernel_meter {
  * memory is left for it. */
 RG_API size_t rg_engine_get_kernel_meters(const rg_engine *engine, rg_kernel_meter *out,
                                           size_t cap);
+
+/* One product of the model's windows, and the shape of its kernel that was the fastest. */
+typedef struct rg_sweep_row {
+    const char *op, *type; /* static: rows, slots, tiles; the weights' type */
+    uint32_t n_in, n_out, columns;
+    bool fused, coding;   /* gate and up in one; makes its codes itself */
+    uint32_t group_rows;  /* rows of a lane; 0: the usual */
+    uint32_t side, depth; /* columns / 16 and depth of a tile; 0: the usual */
+    bool loop, no_matrix; /* a loop that is not written out; no matrix units */
+    uint32_t n_tried;
+    double usual_us, best_us;
+} rg_sweep_row;
+typedef rg_code rg_sweep_see(void *user, const rg_sweep_row *row, rg_status *st);
+/* Measures every shape of the GPU's products of one kind ("rows", "slots" of experts, "tiles", or
+ * "all"), writes the best to a table beside gpu_cache_path that engines read when they are opened,
+ * and takes them from here on. Shapes change no bit of a result. No session may exist; INVALID
+ * without a gpu_cache_path, UNSUPPORTED without a GPU. */
+RG_API RG_MUST_CHECK rg_code rg_engine_sweep(rg_engine *engine, const char *op, rg_sweep_see *see,
+                                             void *user, rg_status *st);
+RG_API const char *rg_engine_sweep_path(const rg_engine *engine); /* "" = no table is kept */
 
 /* Forgets the cached experts, as if the engine had just been opened; with `page_cache` the system
  * is asked to forget the model's files too. */

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TINY = os.path.join(ROOT, "tests", "data", "tiny")
@@ -101,6 +102,93 @@ class Kernels(unittest.TestCase):
         self.assertEqual(run.returncode, 0, run.stderr)
         self.assertRegex(run.stdout, r"decode of 4 tokens: [0-9.]+ ms a token")
         self.assertRegex(run.stdout, r"experts +product +f32 +[0-9.]+")
+
+
+class DeviceKernels(unittest.TestCase):
+    """bench --kernels on a GPU: the device's own times and one row of the host make the total."""
+
+    def setUp(self):
+        """Compiled kernels and measured shapes go elsewhere than the user's."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.cache = os.path.join(folder.name, "regolith")
+        there = unittest.mock.patch.dict(os.environ, XDG_CACHE_HOME=folder.name)
+        there.start()
+        self.addCleanup(there.stop)
+
+    def gpu(self, name, *args):
+        run = start("-m", model(name), "--threads", 2, "--backend", "vulkan", "--gpu-check", *args)
+        if run.returncode and "no Vulkan device" in run.stderr:
+            self.skipTest("no GPU")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertNotIn("validation", run.stderr)
+        return run.stdout
+
+    def table(self, *args, name="a-mix"):
+        return json.loads(self.gpu(name, "--json", "--kernels", "-p", 24, "-n", 6, "--reps", 1,
+                                   *args))
+
+    def check_sums(self, table, phase):
+        rows = phase["kernels"]
+        host = [row for row in rows if row["part"] == "host"]
+        device = [row for row in rows if row["part"] != "host"]
+        self.assertEqual(len(host), 1)
+        self.assertEqual({row["part"][:6] for row in device}, {"device"})
+        on_device = sum(row["ms"] for row in device)
+        self.assertGreater(on_device, 0)
+        self.assertGreater(host[0]["ms"], 0)
+        self.assertAlmostEqual(on_device + host[0]["ms"],
+                               phase["accounted_share"] * phase["wall_ms"], delta=1e-4)
+        self.assertLessEqual(phase["accounted_share"], 1.0001)
+        self.assertGreater(phase["accounted_share"], 0.8)  # the rest is outside the windows
+        self.assertNotEqual(table["gpu"], "")
+        self.assertGreater(table["read_gb_s"], 0)
+        return device
+
+    def test_resident(self):
+        table = self.table()
+        for name in ("prefill", "decode"):
+            self.check_sums(table, table[name])
+        rows = self.check_sums(table, table["decode"])
+        products = [row for row in rows if row["kernel"] == "mul_rows"]
+        # Every format of the file, each with its bytes; as many calls in every token.
+        self.assertLessEqual({"q8_0", "iq4_nl"}, {row["type"] for row in products})
+        for row in products:
+            self.assertGreater(row["gb_s"], 0, row)
+            self.assertEqual(row["calls"] % table["decode"]["tokens"], 0, row)
+        self.assertEqual(sum(row["calls"] for row in rows if row["kernel"] == "embed"), 6)
+        self.assertEqual({row["part"] for row in rows}, {"device"})
+
+    def test_streamed(self):
+        """The table for people, with the experts' products whose list is made on the way."""
+        said = self.gpu("a-f32", "--kernels", "-p", 8, "-n", 3, "--reps", 1, *STREAMED)
+        decode = said[said.index("decode of 3 tokens"):]
+        self.assertRegex(decode, r"device +mul_rows +f32 +[0-9.]+")
+        self.assertRegex(decode, r"device, listed experts mul_rows +f32 +[0-9.]+")
+        self.assertRegex(decode, r"host +device has no work +- +[0-9.]+")
+
+    def test_sweep(self):
+        """The best shapes are kept beside the compiled kernels, one line for each product."""
+        said = self.gpu("a-f32", "--sweep", "slots").splitlines()
+        rows = [line.split() for line in said if line.startswith("slots ")]
+        self.assertGreaterEqual(len(rows), 2)
+        for row in rows:
+            self.assertEqual(row[1], "f32")
+            self.assertLessEqual(float(row[7]), float(row[6]))  # best, usual
+        kept = said[-1].split()[-1]
+        self.assertIn(f"{len(rows)} products", said[-1])
+        self.assertEqual(os.path.dirname(kept), self.cache)
+        with open(kept, encoding="ascii") as f:
+            lines = f.read().splitlines()
+        self.assertEqual([line.split()[0] for line in lines],
+                         ["regolith-gpu-tiles", *["slots"] * len(rows), "hash"])
+
+    def test_sweep_refusals(self):
+        for args in (("--sweep", "slots"), ("--sweep", "all", "--backend", "vulkan", "--kernels"),
+                     ("--sweep", "columns", "--backend", "vulkan")):
+            run = start("-m", model("a-f32"), *args)
+            self.assertEqual(run.returncode, 2, args)
+            self.assertEqual(run.stdout, "", args)
 
 
 class Bench(unittest.TestCase):

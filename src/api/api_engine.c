@@ -386,6 +386,46 @@ size_t rg_engine_get_kernel_meters(const rg_engine *e, rg_kernel_meter *out, siz
     return n;
 }
 
+typedef struct sweep_call {
+    rg_sweep_see *see;
+    void *user;
+} sweep_call;
+
+static rg_code show_sweep(void *user, const rg_gpu_sweep_row *r, rg_status *st) {
+    const sweep_call *call = user;
+    const rg_sweep_row row = {.op = r->op,
+                              .type = r->type,
+                              .n_in = r->n_in,
+                              .n_out = r->n_out,
+                              .columns = r->columns,
+                              .fused = r->fused,
+                              .coding = r->coding,
+                              .group_rows = r->group_rows,
+                              .side = r->side,
+                              .depth = r->depth,
+                              .loop = r->loop,
+                              .no_matrix = r->no_matrix,
+                              .n_tried = r->n_tried,
+                              .usual_us = r->usual_us,
+                              .best_us = r->best_us};
+    return call->see(call->user, &row, st);
+}
+
+rg_code rg_engine_sweep(rg_engine *e, const char *op, rg_sweep_see *see, void *user,
+                        rg_status *st) {
+    static const char *const ops[] = {"rows", "slots", "tiles"};
+    uint32_t bits = strcmp(op, "all") == 0 ? 7 : 0;
+    for (uint32_t i = 0; i < RG_ARRAY_LEN(ops); i++)
+        bits |= strcmp(op, ops[i]) == 0 ? 1u << i : 0;
+    if (!bits) return rg_fail(st, RG_INVALID, "%s is no kind of product to sweep", op);
+    sweep_call call = {.see = see, .user = user};
+    return rg_core_gpu_sweep(e->core, bits, see ? show_sweep : NULL, &call, st);
+}
+
+const char *rg_engine_sweep_path(const rg_engine *e) {
+    return rg_core_gpu_tiles_path(e->core);
+}
+
 rg_code rg_engine_drop_caches(rg_engine *e, bool page_cache, rg_status *st) {
     if (rg_core_stream(e->core)) rg_stream_clear(rg_core_stream(e->core));
     if (!page_cache) return RG_OK;

@@ -147,7 +147,10 @@ const rg_layer_times *rg_core_get_layer_times(const rg_core *core, uint32_t *n_l
 }
 
 rg_code rg_core_time_kernels(rg_core *core, bool on, rg_status *st) {
-    if (core->gpu) return rg_fail(st, RG_UNSUPPORTED, "kernels are timed on the CPU only");
+    if (core->gpu) {
+        rg_gpu_time_kernels(core->gpu, on);
+        return RG_OK;
+    }
     rg_timing_destroy(core->timing);
     core->timing = NULL;
     return on ? rg_timing_create(&core->timing, rg_pool_threads(core->pool), st) : RG_OK;

@@ -121,8 +121,11 @@ RG_MUST_CHECK rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const r
 void rg_core_destroy(rg_core *core);
 
 /* From here on the sink of a window of one row gets logits of which only the best, the lowest id
- * among equals, is right: others may be -INFINITY. Only a core with a two-stage head does so. */
+ * among equals, is right: others may be -INFINITY. A core with a two-stage head does so, and one on
+ * a GPU, where the device then finds the best and nothing else comes back. */
 void rg_core_want_best_only(rg_core *core, bool best_only);
+/* The best token behind the last window when the logits stayed on the device; < 0: they came. */
+int64_t rg_core_gpu_best(const rg_core *core);
 /* NULL without one. */
 rg_two_stage *rg_core_two_stage(const rg_core *core);
 
@@ -150,6 +153,24 @@ void rg_core_gpu_rows_reset(rg_core *core);
 /* Other RG_GPU_FUSE_* to leave out, rows of an expert for a lane, time stamps or none: from the
  * next window on. For tests and timing; without a GPU nothing happens. */
 void rg_core_gpu_switch(rg_core *core, uint32_t unfused, uint32_t slot_rows, bool stamps);
+/* Times every shape of the products of the model's windows on the device, writes the best to the
+ * table beside the file of compiled kernels (kernels/gpu/gpu_tiles.h), which is read when a core is
+ * created, and takes them from here on. They change no bit. `ops`: bits 1 rows, 2 slots of experts,
+ * 4 tiles; entries of other ops and other products stay. `see` (NULL: not) gets each; what it
+ * returns ends the sweep. No sequence may exist. INVALID without a path for kernels. */
+typedef struct rg_gpu_sweep_row {
+    const char *op, *type; /* static */
+    uint32_t n_in, n_out, columns;
+    bool fused, coding;               /* gate and up in one; makes codes itself */
+    uint32_t group_rows, side, depth; /* the best shape; 0: the usual choice */
+    bool loop, no_matrix;
+    uint32_t n_tried;
+    double usual_us, best_us;
+} rg_gpu_sweep_row;
+typedef rg_code rg_gpu_sweep_see(void *user, const rg_gpu_sweep_row *row, rg_status *st);
+RG_MUST_CHECK rg_code rg_core_gpu_sweep(rg_core *core, uint32_t ops, rg_gpu_sweep_see *see,
+                                        void *user, rg_status *st);
+const char *rg_core_gpu_tiles_path(const rg_core *core); /* "" = nowhere */
 /* Dispatches and barriers of the last window. */
 void rg_core_gpu_counts(const rg_core *core, uint32_t *dispatches, uint32_t *barriers);
 /* Complaints of the validation layers so far; 0 without them. */
@@ -200,7 +221,8 @@ typedef struct rg_layer_times {
 const rg_layer_times *rg_core_get_layer_times(const rg_core *core, uint32_t *n_layer);
 
 /* Times kernel by kernel (engine/timing.h) from here on, or no longer; starting again forgets what
- * was counted. UNSUPPORTED on a GPU. */
+ * was counted. On a GPU by its time stamps: part "device", and what the windows took beyond the
+ * kernels as part "host". */
 RG_MUST_CHECK rg_code rg_core_time_kernels(rg_core *core, bool on, rg_status *st);
 /* What one kernel did in one part of the model with one type of weights. */
 typedef struct rg_kernel_time {

@@ -197,6 +197,7 @@ static size_t layout_seen(const rg_core *core, rg_gpu_seen *s, uint8_t *base) {
     s->router = rg_layout_take(&p, T * hp->n_expert, sizeof(float));
     s->ahead = rg_layout_take(&p, T * hp->n_expert, sizeof(float));
     s->logits = rg_layout_take(&p, (size_t)RG_HEAD_ROWS * hp->n_vocab, sizeof(float));
+    s->best = rg_layout_take(&p, 4, sizeof *s->best);
     return p.used;
 }
 
@@ -225,6 +226,16 @@ static void layout_codes(const rg_core *core, rg_gpu_codes *c, rg_layout *p) {
     c->hidden = rg_layout_take(p, T * hp->n_expert_used * rg_gpu_act_bytes(n_ff), 1);
 }
 
+/* What the read of a hyper-connection takes in parts, for the most rows that it is done for. */
+static size_t planes_bytes(const rg_core *core) {
+    const rg_mat *w = &core->w.layers[0].hc_attn.down;
+    for (uint32_t n = core->chunk; n; n--) {
+        const size_t bytes = rg_gpu_planes_bytes(w->type, w->n_in, w->n_out, n);
+        if (bytes) return bytes;
+    }
+    return 0;
+}
+
 /* The scratch plan of the CPU without its threads, and the device's own lists behind it. */
 static size_t layout_scratch(rg_gpu_core *g, uint8_t *base) {
     const rg_scratch_shape shape = {.model = g->core->model, .chunk = g->core->chunk};
@@ -234,6 +245,9 @@ static size_t layout_scratch(rg_gpu_core *g, uint8_t *base) {
     g->flag = rg_layout_take(&p, 1, sizeof *g->flag);
     g->list = rg_layout_take(&p, list_words(g->core), sizeof *g->list);
     g->grids = rg_layout_take(&p, 6, sizeof *g->grids);
+    g->planes_bytes = planes_bytes(g->core);
+    g->planes = rg_layout_take(&p, g->planes_bytes, 1);
+    g->best_parts = rg_layout_take(&p, (size_t)2 * RG_GPU_BEST_PARTS, sizeof *g->best_parts);
     return p.used;
 }
 
@@ -300,10 +314,12 @@ rg_code rg_gpu_core_create(rg_core *core, rg_status *st) {
     rg_gpu_core *g = rg_alloc(1, sizeof *g, st);
     if (!g) return RG_NOMEM;
     g->core = core;
+    g->bare = -1;
     const rg_gpu_options opt = {.device = core->opt.gpu_device,
                                 .validate = core->opt.gpu_validate,
                                 .cache_path = core->opt.gpu_cache_path};
     RG_GO(rg_gpu_open(&g->gpu, &opt, st));
+    RG_GO(rg_gpu_tiles_open(g, st));
     RG_GO(rg_gpu_tables_create(g->gpu, &g->tables, st));
     RG_GO(make_scratch(g, st));
     RG_GO(open_lists(g, st));
@@ -344,53 +360,14 @@ void rg_gpu_core_destroy(rg_gpu_core *g) {
             rg_gpu_buffer_destroy(g->gpu, &g->chunks[i].buffer);
     }
     rg_gpu_close(g->gpu);
+    rg_gpu_tiles_deinit(&g->tiles);
+    rg_free(g->tiles_path);
     rg_free(g->chunks);
     rg_free(g);
 }
 
 const char *rg_core_gpu_name(const rg_core *core) {
     return core->gpu ? rg_gpu_get_info(core->gpu->gpu)->name : "";
-}
-
-uint32_t rg_core_gpu_times(const rg_core *core, rg_core_gpu_time *out, uint32_t cap) {
-    if (!core->gpu) return 0;
-    const uint32_t n = core->gpu->n_time < cap ? core->gpu->n_time : cap;
-    memcpy(out, core->gpu->times, n * sizeof *out);
-    return n;
-}
-
-static const char *type_of(const rg_core_gpu_time *t) {
-    const bool typed = strncmp(t->program, "mul_", 4) == 0 || strcmp(t->program, "hc_up") == 0 ||
-                       strcmp(t->program, "embed") == 0;
-    const rg_type_info *info = typed ? rg_type_get(t->first) : NULL;
-    return info ? info->name : "";
-}
-
-static int by_time(const void *a, const void *b) {
-    const rg_core_gpu_row *x = a, *y = b;
-    return (x->ns < y->ns) - (x->ns > y->ns);
-}
-
-uint32_t rg_core_gpu_rows(const rg_core *core, rg_core_gpu_row *out, uint32_t cap) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; core->gpu && i < core->gpu->n_time; i++) {
-        const rg_core_gpu_time *t = &core->gpu->times[i];
-        const char *type = type_of(t);
-        uint32_t k = 0;
-        while (k < n && (strcmp(out[k].name, t->program) != 0 || strcmp(out[k].type, type) != 0))
-            k++;
-        if (k == cap) break;
-        if (k == n) out[n++] = (rg_core_gpu_row){.name = t->program, .type = type};
-        out[k].calls += t->count;
-        out[k].ns += t->ns;
-        out[k].bytes += t->bytes;
-    }
-    if (n) qsort(out, n, sizeof *out, by_time);
-    return n;
-}
-
-void rg_core_gpu_rows_reset(rg_core *core) {
-    if (core->gpu) core->gpu->n_time = 0;
 }
 
 void rg_gpu_forget(rg_gpu_core *g) {

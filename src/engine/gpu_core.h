@@ -33,6 +33,7 @@ typedef struct rg_gpu_seen {
     float *router;  /* [chunk][n_expert] */
     float *ahead;   /* [chunk][n_expert] */
     float *logits;  /* [RG_HEAD_ROWS][n_vocab] */
+    uint32_t *best; /* as rg_gpu_best gives it, when only that was wanted */
 } rg_gpu_seen;
 
 /* Codes of activations: rows as rg_gpu_quantize makes them. What may be read at one time has a
@@ -61,6 +62,8 @@ typedef struct rg_gpu_whole {
 #define RG_GPU_PROGRAMS_MAX 256u
 #define RG_GPU_STEPS        5u /* lists of a layer at most */
 
+typedef struct rg_gpu_noted rg_gpu_noted;
+
 struct rg_gpu_core {
     rg_core *core;
     rg_gpu *gpu;
@@ -72,6 +75,9 @@ struct rg_gpu_core {
     rg_gpu_codes codes;     /* device */
     uint32_t *flag;         /* device */
     uint32_t *list, *grids; /* device: plans of the device itself */
+    float *planes;          /* device: parts of products of few tiles */
+    size_t planes_bytes;
+    uint32_t *best_parts;   /* device: of rg_gpu_best */
     rg_gpu_shared to;       /* host addresses */
     rg_gpu_shared at;       /* the same places, device addresses */
     rg_gpu_seen from;       /* host addresses */
@@ -80,13 +86,41 @@ struct rg_gpu_core {
     rg_gpu_list *steps[RG_GPU_STEPS], *last; /* of turns */
     /* Of windows whose experts are all in memory: of 1, 2, ... rows, then of more. */
     rg_gpu_whole whole[RG_GPU_ROWS_MAX + 1];
-    uint32_t n_head_rows;          /* rows of the last window whose logits are there already */
+    uint32_t n_head_rows; /* rows of the last window whose logits are there already */
+    bool head_best;       /* or of its one row the best id alone */
+    int64_t bare; /* the only id of s.logits that is not -inf; < 0: they are logits of all */
     uint32_t dispatches, barriers; /* of the last window */
     uint32_t n_recorded;           /* windows recorded so far */
     uint32_t timed; /* lists of a turn whose times are to be added: bit i steps[i], then `last` */
     rg_core_gpu_time times[RG_GPU_PROGRAMS_MAX];
     uint32_t n_time;
+    rg_gpu_tiles tiles;  /* shapes of products that were measured; empty: the usual ones */
+    char *tiles_path;    /* NULL: nowhere */
+    uint32_t n_shaped;   /* products recorded with a measured shape */
+    rg_gpu_noted *noted; /* NULL: no sweep */
+    uint64_t windows_ns, n_window; /* the host's time for windows and heads, since the sums began */
 };
+
+/* Products that a sweep is to measure: one of each key, and the weights of a few of them, so that
+ * caches do not hold what decoding reads from memory. */
+#define RG_GPU_NOTED_WEIGHTS 8u
+typedef struct rg_gpu_noted_product {
+    rg_gpu_tile_key key;
+    rg_gpu_product product;
+    rg_gpu_product_way way;
+    rg_gpu_ptr w[RG_GPU_NOTED_WEIGHTS], w2[RG_GPU_NOTED_WEIGHTS];
+    uint32_t n_weight;
+} rg_gpu_noted_product;
+struct rg_gpu_noted {
+    rg_gpu_noted_product all[RG_GPU_TILES_MAX];
+    uint32_t n;
+};
+void rg_gpu_note(rg_gpu_core *g, rg_gpu_tile_op op, const rg_gpu_product *p,
+                 const rg_gpu_product_way *way);
+/* All products of the core's windows of 1, 2, 4, 8 rows and of a chunk into an empty notebook. */
+rg_code rg_gpu_note_products(rg_core *core, rg_gpu_noted *noted, rg_status *st);
+/* Reads the table of shapes, if there is one of this device. */
+rg_code rg_gpu_tiles_open(rg_gpu_core *g, rg_status *st);
 
 /* State of a sequence on the device. */
 typedef struct rg_gpu_seq {
@@ -111,8 +145,19 @@ void rg_gpu_seq_destroy(rg_seq *seq);
 /* Builds kernels and records windows of the sequence as its tokens will want them: of one row and
  * of whole chunks, or of every number of rows. */
 rg_code rg_gpu_prewarm_run(rg_seq *seq, bool all, rg_status *st);
+/* Records windows of T rows behind pos0, which builds their kernels. Longer ones than chunk or
+ * context are passed over. */
+rg_code rg_gpu_record_rows(rg_seq *seq, uint32_t T, uint32_t pos0, rg_status *st);
 /* No recorded window is used again. */
 void rg_gpu_forget(rg_gpu_core *g);
+
+/* Adds the times of a list's last run, kernel by kernel, to the core's sums; none without stamps.
+ */
+void rg_gpu_add_times(rg_gpu_core *g, rg_gpu_list *list);
+/* Starts (or ends) timing every kernel; fills the rows of rg_core_kernel_times: kernels of the
+ * device, and what the windows took beyond them. */
+void rg_gpu_time_kernels(rg_gpu_core *g, bool on);
+size_t rg_gpu_kernel_times(const rg_gpu_core *g, rg_kernel_time *out, size_t cap);
 
 rg_code rg_gpu_window_run(const rg_window *win, const rg_eval_call *call, rg_status *st);
 /* Logits of n residual rows, from `row` on, into the core's s.logits. */
@@ -160,10 +205,11 @@ void rg_gpu_rec_moe(rg_gpu_rec *r, uint32_t layer);
 /* The experts that the host listed for a phase. */
 void rg_gpu_rec_phase(rg_gpu_rec *r, uint32_t layer, uint32_t phase);
 void rg_gpu_rec_combine(rg_gpu_rec *r, uint32_t layer);
-void rg_gpu_rec_head(rg_gpu_rec *r, uint32_t row, uint32_t rows);
+/* Logits to where the host sees them; with `best_only` (one row) the best one of them alone. */
+void rg_gpu_rec_head(rg_gpu_rec *r, uint32_t row, uint32_t rows, bool best_only);
 
 /* Workgroups that a slot's hidden rows (k = 0) or output rows (k = 1) take. */
-uint32_t rg_gpu_expert_groups(const rg_core *core, uint32_t layer, uint32_t k);
+uint32_t rg_gpu_expert_groups(const rg_gpu_rec *r, uint32_t layer, uint32_t k);
 /* Columns of a tile of expert products for a window of T rows. */
 uint32_t rg_gpu_tile_side(const rg_core *core, uint32_t T);
 

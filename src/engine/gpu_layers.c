@@ -70,6 +70,22 @@ static rg_gpu_product_way way_of(const rg_gpu_rec *r, const rg_mat *w, rg_gpu_ep
         .type = w->type, .epilogue = epilogue, .loop = r->core->opt.gpu_unfused & RG_GPU_UNROLL};
 }
 
+/* The shape that was measured to be the best, if any; a sweep writes down what asks instead. */
+static void shape(const rg_gpu_rec *r, rg_gpu_tile_op op, const rg_gpu_product *p,
+                  rg_gpu_product_way *way) {
+    if (r->g->noted) {
+        rg_gpu_note(r->g, op, p, way);
+    } else if (rg_gpu_tiles_choose(&r->g->tiles, op, p, way)) {
+        r->g->n_shaped++;
+    }
+}
+
+/* One matrix. */
+static void mul(const rg_gpu_rec *r, const rg_gpu_product *p, rg_gpu_product_way *way) {
+    shape(r, p->n <= RG_GPU_ROWS_MAX ? RG_GPU_OP_ROWS : RG_GPU_OP_TILES, p, way);
+    rg_gpu_mul(r->list, p, way);
+}
+
 /* Whether the product makes the codes of its rows itself. */
 static bool codes_itself(const rg_gpu_rec *r, const rg_mat *w, uint32_t rows) {
     return fused(r, RG_GPU_FUSE_CODES, rows) && rg_gpu_mul_codes(w->type, w->n_in);
@@ -85,15 +101,25 @@ static void multiply_coding(rg_gpu_rec *r, const rg_mat *w, input in, float *y, 
     } else {
         quantize(r, in, w->n_in, rows);
     }
-    rg_gpu_mul(r->list, &p, &way);
+    mul(r, &p, &way);
 }
 
 static void multiply(rg_gpu_rec *r, const rg_mat *w, input in, float *y, uint32_t rows,
                      rg_gpu_epilogue epilogue, float div) {
     rg_gpu_product p = product_of(r, w, in, y, rows);
     p.div = div;
-    const rg_gpu_product_way way = way_of(r, w, epilogue);
-    rg_gpu_mul(r->list, &p, &way);
+    rg_gpu_product_way way = way_of(r, w, epilogue);
+    mul(r, &p, &way);
+}
+
+/* The wide read of a hyper-connection: few tiles of long rows. */
+static void low_product(rg_gpu_rec *r, const rg_mat *down, uint32_t rows) {
+    rg_gpu_product p = product_of(r, down, wide(r, r->g->s.normed), r->g->s.low, rows);
+    rg_gpu_product_way way = way_of(r, down, RG_GPU_SILU);
+    p.div = (float)r->core->hp->n_hc;
+    way.planes = rg_at(r->g->planes);
+    way.planes_bytes = r->g->planes_bytes;
+    mul(r, &p, &way);
 }
 
 static void plain(rg_gpu_rec *r, const rg_mat *w, input in, float *y, uint32_t rows) {
@@ -230,7 +256,7 @@ void rg_gpu_rec_hc_read(rg_gpu_rec *r, const rg_hc_weights *w, const float *resi
         hc_norm(r, w, residual, rows, code);
     }
     sync(r); /* normed; what was owed is read */
-    multiply(r, &w->down, wide(r, s->normed), s->low, rows, RG_GPU_SILU, H);
+    low_product(r, &w->down, rows);
     if (w->inject.data)
         multiply(r, &w->inject, wide(r, s->normed), s->inject, rows, RG_GPU_SIGMOID2, H);
     sync(r); /* low */
@@ -667,7 +693,7 @@ static void shared_products(rg_gpu_rec *r, uint32_t layer) {
         rg_gpu_product_way way = way_of(r, &w->shared_gate, RG_GPU_PLAIN);
         p.w2 = weight(r, w->shared_up.data);
         way.fused = true;
-        rg_gpu_mul(r->list, &p, &way);
+        mul(r, &p, &way);
         return;
     }
     plain(r, &w->shared_gate, u_of(r), s->shared_hidden, T);
@@ -742,6 +768,11 @@ static expert_set experts_of(const rg_gpu_rec *r, uint32_t layer, bool tiles) {
     e.gate.w2 = e.up.w;
     e.down_way.coding = e.fused && codes_itself(r, &w->down.mat, r->win->T);
     if (e.down_way.coding) e.down.x = rg_at(s->gate);
+    if (!tiles) {
+        shape(r, RG_GPU_OP_SLOTS, &e.gate, &e.gate_way);
+        if (!e.fused) shape(r, RG_GPU_OP_SLOTS, &e.up, &e.up_way);
+        shape(r, RG_GPU_OP_SLOTS, &e.down, &e.down_way);
+    }
     return e;
 }
 
@@ -800,14 +831,11 @@ static void resident_experts(rg_gpu_rec *r, uint32_t layer) {
     run_tiles(r, layer, &e, &r->g->scratch, rg_at(r->g->grids) - r->g->scratch.address);
 }
 
-uint32_t rg_gpu_expert_groups(const rg_core *core, uint32_t layer, uint32_t k) {
-    const rg_moe_weights *w = &core->w.layers[layer].moe;
-    const rg_gpu_product_way gate = {w->gate.mat.type, .group_rows = core->opt.gpu_slot_rows};
-    const rg_gpu_product_way up = {w->up.mat.type, .group_rows = core->opt.gpu_slot_rows};
-    const rg_gpu_product_way down = {w->down.mat.type, .group_rows = core->opt.gpu_slot_rows};
-    if (k == 1) return rg_gpu_slot_groups(w->n_ff, core->hp->n_embd, &down);
-    const uint32_t g = rg_gpu_slot_groups(core->hp->n_embd, w->n_ff, &gate);
-    const uint32_t u = rg_gpu_slot_groups(core->hp->n_embd, w->n_ff, &up);
+uint32_t rg_gpu_expert_groups(const rg_gpu_rec *r, uint32_t layer, uint32_t k) {
+    const expert_set e = experts_of(r, layer, false);
+    if (k == 1) return rg_gpu_slot_groups(e.down.n_in, e.down.n_out, &e.down_way);
+    const uint32_t g = rg_gpu_slot_groups(e.gate.n_in, e.gate.n_out, &e.gate_way);
+    const uint32_t u = e.fused ? 0 : rg_gpu_slot_groups(e.up.n_in, e.up.n_out, &e.up_way);
     return g > u ? g : u;
 }
 
@@ -853,10 +881,20 @@ void rg_gpu_rec_moe(rg_gpu_rec *r, uint32_t layer) {
 
 /* ---- head ----------------------------------------------------------------------------------- */
 
-void rg_gpu_rec_head(rg_gpu_rec *r, uint32_t row, uint32_t rows) {
+void rg_gpu_rec_head(rg_gpu_rec *r, uint32_t row, uint32_t rows, bool best_only) {
     const rg_hparams *hp = r->core->hp;
     const float *residual = r->g->s.residual + (size_t)row * hp->n_hc * hp->n_embd;
     rg_gpu_rec_hc_read(r, &r->core->w.output_hc, residual, rows,
                        rg_gpu_code(hp->n_layer, RG_GPU_BEFORE_MIXER));
-    plain(r, &r->core->w.output, u_of(r), r->g->out.logits, rows);
+    float *logits = best_only ? r->g->s.logits : r->g->out.logits;
+    plain(r, &r->core->w.output, u_of(r), logits, rows);
+    if (!best_only) return;
+    RG_ASSERT(rows == 1);
+    sync(r); /* logits */
+    const rg_gpu_best_args a = {.logits = rg_at(logits),
+                                .parts = rg_at(r->g->best_parts),
+                                .result = rg_at(r->g->out.best),
+                                .n = hp->n_vocab,
+                                .n_part = RG_GPU_BEST_PARTS};
+    rg_gpu_best(r->list, &a);
 }

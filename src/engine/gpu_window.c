@@ -111,9 +111,14 @@ static void record_begin(const run *w, rg_gpu_rec *r) {
     rg_gpu_rec_embed(r);
 }
 
+/* Whether the id of the best logit is all that is wanted of the window. */
+static bool best_only(const run *w) {
+    return w->core->best_only && w->win->T == 1;
+}
+
 /* The last list of a window: logits of a short one, and whether all was finite. */
 static void record_end(const run *w, rg_gpu_rec *r) {
-    if (w->win->T <= RG_GPU_ROWS_MAX) rg_gpu_rec_head(r, 0, w->win->T);
+    if (w->win->T <= RG_GPU_ROWS_MAX) rg_gpu_rec_head(r, 0, w->win->T, best_only(w));
     rg_gpu_barrier(r->list); /* the flag */
     rg_gpu_copy(r->list, &w->g->readback, rg_at(w->g->out.flag) - w->g->readback.address,
                 &w->g->scratch, rg_at(w->g->flag) - w->g->scratch.address, 4);
@@ -137,7 +142,8 @@ static uint64_t key_of(const run *w) {
         const uint32_t keep = w->core->hp->idx_budget / l->attn.ratio;
         indexed += (seg->pos0 + seg->n) / l->attn.ratio > keep;
     }
-    return seg->seq->gpu->memory.address * 4096 + indexed * 16 + w->win->T;
+    return seg->seq->gpu->memory.address * 8192 + (best_only(w) ? 4096 : 0) + indexed * 16 +
+           w->win->T;
 }
 
 static rg_gpu_whole *whole_of(const run *w) {
@@ -174,30 +180,6 @@ static rg_code record_whole(const run *w, rg_status *st) {
     return rg_gpu_list_end(r.list, st);
 }
 
-static bool same_work(const rg_core_gpu_time *a, const rg_gpu_time *b) {
-    return a->first == b->first && a->groups == b->groups && strcmp(a->program, b->program) == 0;
-}
-
-/* Adds the device times of a list to the core's sums, program by program. */
-static void add_times(const run *w, rg_gpu_list *list) {
-    rg_gpu_core *g = w->g;
-    uint32_t n = 0;
-    const rg_gpu_time *t = rg_gpu_list_times(list, &n);
-    for (uint32_t i = 0; t && i < n; i++) {
-        uint32_t k = 0;
-        while (k < g->n_time && !same_work(&g->times[k], &t[i]))
-            k++;
-        if (k == RG_GPU_PROGRAMS_MAX) return;
-        if (k == g->n_time) {
-            g->times[g->n_time++] = (rg_core_gpu_time){
-                .program = t[i].program, .first = t[i].first, .groups = t[i].groups};
-        }
-        g->times[k].ns += t[i].ns;
-        g->times[k].bytes += t[i].bytes;
-        g->times[k].count++;
-    }
-}
-
 static rg_code have_whole(const run *w, rg_gpu_whole *whole, rg_status *st) {
     const uint64_t key = key_of(w);
     if (key && key == whole->key) return RG_OK;
@@ -229,8 +211,8 @@ static rg_code run_whole(const run *w, rg_status *st) {
     }
     RG_TRY(rg_gpu_wait(w->g->gpu, done, ANSWER_NS, rc == RG_OK ? st : NULL));
     if (w->core->opt.gpu_stamps) {
-        add_times(w, whole->lists[0]);
-        add_times(w, whole->lists[1]);
+        rg_gpu_add_times(w->g, whole->lists[0]);
+        rg_gpu_add_times(w->g, whole->lists[1]);
     }
     return rc;
 }
@@ -243,7 +225,7 @@ static rg_gpu_list *step_list(const run *w, uint32_t step) {
 
 /* Adds the times of the list's last run, which is over. */
 static void add_step(const run *w, uint32_t step) {
-    if (w->g->timed >> step & 1) add_times(w, step_list(w, step));
+    if (w->g->timed >> step & 1) rg_gpu_add_times(w->g, step_list(w, step));
     w->g->timed &= ~(1u << step);
 }
 
@@ -299,6 +281,7 @@ static void list_phase(const run *w, uint32_t layer, uint32_t phase, const uint3
     const bool tiles = w->win->T > RG_GPU_ROWS_MAX;
     const uint32_t cols = 16 * rg_gpu_tile_side(core, w->win->T);
     const uint32_t n_slot = w->win->T * hp->n_expert_used;
+    const rg_gpu_rec r = rec_of(w, NULL);
     uint32_t *list = w->g->to.slots[phase], *tile = list + n_slot, *grid = w->g->to.grids[phase];
     uint32_t count_slot = 0, count_tile = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -317,7 +300,7 @@ static void list_phase(const run *w, uint32_t layer, uint32_t phase, const uint3
     const uint32_t rows[2] = {n_ff, hp->n_embd};
     for (uint32_t k = 0; k < 2; k++) {
         grid[(size_t)3 * k] = tiles ? (rows[k] + RG_GPU_TILE_ROWS - 1) / RG_GPU_TILE_ROWS
-                                    : rg_gpu_expert_groups(core, layer, k);
+                                    : rg_gpu_expert_groups(&r, layer, k);
         grid[3 * k + 1] = tiles ? count_tile : count_slot;
         grid[3 * k + 2] = 1;
     }
@@ -546,7 +529,7 @@ static rg_code prewarm_turns(const run *w, rg_status *st) {
     return rg_gpu_list_end(r.list, st);
 }
 
-static rg_code prewarm_rows(rg_seq *seq, uint32_t T, uint32_t pos0, rg_status *st) {
+rg_code rg_gpu_record_rows(rg_seq *seq, uint32_t T, uint32_t pos0, rg_status *st) {
     rg_core *core = seq->core;
     const rg_segment seg = {.seq = seq, .n = T, .pos0 = pos0};
     const rg_window win = {.core = core, .segs = &seg, .n_seg = 1, .T = T};
@@ -556,25 +539,49 @@ static rg_code prewarm_rows(rg_seq *seq, uint32_t T, uint32_t pos0, rg_status *s
     return have_whole(&w, whole_of(&w), st);
 }
 
-rg_code rg_gpu_prewarm_run(rg_seq *seq, bool all, rg_status *st) {
-    const uint64_t begin = rg_now_ns();
+/* The window of a greedy step: the best logit alone comes back. */
+static rg_code record_best(rg_seq *seq, rg_status *st) {
+    const bool best_only = seq->core->best_only;
+    seq->core->best_only = true;
+    const rg_code rc = rg_gpu_record_rows(seq, 1, 0, st);
+    seq->core->best_only = best_only;
+    return rc;
+}
+
+static rg_code record_all(rg_seq *seq, bool all, rg_status *st) {
     const uint32_t chunk = seq->core->chunk, n_ctx = seq->opt.n_ctx;
     const uint32_t wide[] = {chunk, 64, 32, 16}; /* sizes of tiles */
     for (uint32_t i = 0; i < (all ? RG_ARRAY_LEN(wide) : 1); i++)
-        RG_TRY(prewarm_rows(seq, wide[i], 0, st));
+        RG_TRY(rg_gpu_record_rows(seq, wide[i], 0, st));
+    RG_TRY(record_best(seq, st));
     for (uint32_t T = 1; T <= (all ? RG_GPU_ROWS_MAX : 1) && T <= n_ctx; T++) {
-        RG_TRY(prewarm_rows(seq, T, n_ctx - T, st)); /* blocks are selected there */
-        RG_TRY(prewarm_rows(seq, T, 0, st));
+        RG_TRY(rg_gpu_record_rows(seq, T, n_ctx - T, st)); /* blocks are selected there */
+        RG_TRY(rg_gpu_record_rows(seq, T, 0, st));
     }
-    if (chunk <= n_ctx) RG_TRY(prewarm_rows(seq, chunk, n_ctx - chunk, st));
-    rg_log(RG_LOG_INFO, "kernels and windows built in %.0f ms",
-           (double)(rg_now_ns() - begin) * 1e-6);
+    return chunk <= n_ctx ? rg_gpu_record_rows(seq, chunk, n_ctx - chunk, st) : RG_OK;
+}
+
+/* Recorded twice: to learn which kernels are wanted, which all threads build, and for good. */
+rg_code rg_gpu_prewarm_run(rg_seq *seq, bool all, rg_status *st) {
+    rg_gpu_core *g = seq->core->gpu;
+    const uint64_t begin = rg_now_ns();
+    rg_gpu_plan_begin(g->gpu);
+    const rg_code noted = record_all(seq, all, st);
+    rg_gpu_forget(g); /* they hold nothing */
+    const rg_code built = rg_gpu_plan_end(g->gpu, seq->core->pool, noted == RG_OK ? st : NULL);
+    RG_TRY(noted);
+    RG_TRY(built);
+    const uint64_t ready = rg_now_ns();
+    RG_TRY(record_all(seq, all, st));
+    rg_log(RG_LOG_INFO, "%u kernels built in %.0f ms by %d threads, windows in %.0f ms",
+           rg_gpu_kernels(g->gpu), (double)(ready - begin) * 1e-6, rg_pool_threads(seq->core->pool),
+           (double)(rg_now_ns() - ready) * 1e-6);
     return RG_OK;
 }
 
 /* ---- window --------------------------------------------------------------------------------- */
 
-rg_code rg_gpu_window_run(const rg_window *win, const rg_eval_call *call, rg_status *st) {
+static rg_code run_window(const rg_window *win, const rg_eval_call *call, rg_status *st) {
     rg_core *core = win->core;
     const run w = {.win = win, .call = call, .core = core, .g = core->gpu};
     if (rg_tapped(core)) return rg_fail(st, RG_UNSUPPORTED, "the GPU shows no intermediate values");
@@ -588,13 +595,29 @@ rg_code rg_gpu_window_run(const rg_window *win, const rg_eval_call *call, rg_sta
     rg_window_rope(win);
     core->lap_ns = rg_now_ns();
     w.g->n_head_rows = 0;
+    if (win->T > 1) w.g->bare = -1; /* the host's scratch may be given back behind it */
     tell_positions(&w);
     RG_TRY(zero_states(&w, st));
     const bool turns = core->stream || core->trace || any_moce(&w);
     RG_TRY(turns ? run_turns(&w, st) : run_whole(&w, st));
     RG_TRY(check_flag(&w, st));
     if (win->T <= RG_GPU_ROWS_MAX) w.g->n_head_rows = win->T;
+    w.g->head_best = best_only(&w);
     return RG_OK;
+}
+
+rg_code rg_gpu_window_run(const rg_window *win, const rg_eval_call *call, rg_status *st) {
+    const uint64_t begin = rg_now_ns();
+    const rg_code rc = run_window(win, call, st);
+    win->core->gpu->windows_ns += rg_now_ns() - begin;
+    win->core->gpu->n_window++;
+    return rc;
+}
+
+static rg_code bad_logit(const rg_core *core, size_t id, rg_status *st) {
+    return rg_fail(st, RG_FORMAT,
+                   "logit %zu is not finite behind layer %u: the output weights are damaged", id,
+                   core->hp->n_layer - 1);
 }
 
 static rg_code check_logits(const rg_core *core, uint32_t n, rg_status *st) {
@@ -608,26 +631,57 @@ static rg_code check_logits(const rg_core *core, uint32_t n, rg_status *st) {
     }
     for (size_t i = 0; bad && i < all; i++) {
         if (isfinite(core->s.logits[i])) continue;
-        return rg_fail(st, RG_FORMAT,
-                       "logit %zu is not finite behind layer %u: the output weights are damaged",
-                       i % hp->n_vocab, hp->n_layer - 1);
+        return bad_logit(core, i % hp->n_vocab, st);
     }
     return RG_OK;
 }
 
-rg_code rg_gpu_head(rg_core *core, uint32_t row, uint32_t n, rg_status *st) {
+/* Logits of which the best alone is known. */
+static rg_code give_best(rg_core *core, rg_status *st) {
     rg_gpu_core *g = core->gpu;
-    RG_ASSERT(n >= 1 && n <= RG_HEAD_ROWS);
+    const uint32_t *best = g->from.best;
+    float *logits = core->s.logits;
+    if (best[2] != UINT32_MAX) return bad_logit(core, best[2], st);
+    RG_ASSERT(best[0] < core->hp->n_vocab);
+    if (g->bare >= 0) {
+        logits[g->bare] = -INFINITY;
+    } else {
+        for (uint32_t i = 0; i < core->hp->n_vocab; i++)
+            logits[i] = -INFINITY;
+    }
+    memcpy(&logits[best[0]], &best[1], sizeof *logits);
+    g->bare = best[0];
+    return RG_OK;
+}
+
+static rg_code give_all(rg_core *core, uint32_t row, uint32_t n, rg_status *st) {
+    rg_gpu_core *g = core->gpu;
     const float *from = g->from.logits;
     if (row + n <= g->n_head_rows) {
         from += (size_t)row * core->hp->n_vocab;
     } else {
         rg_gpu_rec r = {.g = g, .core = core, .list = g->head};
-        rg_gpu_list_begin(g->head, false);
-        rg_gpu_rec_head(&r, row, n);
+        rg_gpu_list_begin(g->head, core->opt.gpu_stamps);
+        rg_gpu_rec_head(&r, row, n, false);
         RG_TRY(rg_gpu_list_end(g->head, st));
         RG_TRY(rg_gpu_run(g->gpu, g->head, st));
+        rg_gpu_add_times(g, g->head);
     }
     memcpy(core->s.logits, from, (size_t)n * core->hp->n_vocab * sizeof *from);
+    g->bare = -1;
     return check_logits(core, n, st);
+}
+
+int64_t rg_core_gpu_best(const rg_core *core) {
+    return core->gpu ? core->gpu->bare : -1;
+}
+
+rg_code rg_gpu_head(rg_core *core, uint32_t row, uint32_t n, rg_status *st) {
+    const uint64_t begin = rg_now_ns();
+    RG_ASSERT(n >= 1 && n <= RG_HEAD_ROWS);
+    const bool best = core->gpu->head_best && core->gpu->n_head_rows;
+    RG_ASSERT(!best || (row == 0 && n == 1));
+    const rg_code rc = best ? give_best(core, st) : give_all(core, row, n, st);
+    core->gpu->windows_ns += rg_now_ns() - begin;
+    return rc;
 }

@@ -273,6 +273,31 @@ static rg_code bad_logit(float logit, size_t id, rg_status *st) {
                    isnan(logit) ? "not a number" : "+inf");
 }
 
+#define BLOCK 256u
+
+/* Whether a block has a logit above `best`, or one that is not below +inf. */
+static bool block_stands_out(const float *x, float best) {
+    uint32_t out = 0; /* a loop without a way out is a wide one */
+    for (size_t i = 0; i < BLOCK; i++)
+        out |= (uint32_t) !(x[i] <= best);
+    return out != 0;
+}
+
+/* The best of x[n], the lowest id among equals. Nearly all blocks are passed over. */
+static rg_code find_best(const float *x, size_t n, candidate *best, rg_status *st) {
+    *best = (candidate){.logit = -INFINITY, .id = -1};
+    for (size_t at = 0; at < n; at += BLOCK) {
+        const size_t end = n - at < BLOCK ? n : at + BLOCK;
+        if (end - at == BLOCK && !block_stands_out(x + at, best->logit)) continue;
+        for (size_t i = at; i < end; i++) {
+            if (!(x[i] < INFINITY)) return bad_logit(x[i], i, st);
+            if (x[i] > best->logit) *best = (candidate){x[i], (int32_t)i};
+        }
+    }
+    if (best->id >= 0) return RG_OK;
+    return rg_fail(st, RG_INVALID, "no token can be chosen: all %zu logits are -inf", n);
+}
+
 /* Fills work[] and finds its best entry. */
 static rg_code adjust(rg_sampler *s, const float *logits, candidate *best, rg_status *st) {
     const rg_sampling_params *p = &s->params;
@@ -289,16 +314,7 @@ static rg_code adjust(rg_sampler *s, const float *logits, candidate *best, rg_st
             work[i] = x - (float)n * p->frequency_penalty - p->presence_penalty;
         }
     }
-    *best = (candidate){.logit = -INFINITY, .id = -1};
-    for (size_t i = 0; i < s->n_vocab; i++) {
-        if (!(work[i] < INFINITY)) return bad_logit(work[i], i, st);
-        if (work[i] > best->logit) *best = (candidate){work[i], (int32_t)i};
-    }
-    if (best->id < 0) {
-        return rg_fail(st, RG_INVALID, "no token can be chosen: all %zu logits are -inf",
-                       s->n_vocab);
-    }
-    return RG_OK;
+    return find_best(work, s->n_vocab, best, st);
 }
 
 /* ---- truncation ----------------------------------------------------------------------------- */
@@ -399,6 +415,11 @@ rg_code rg_sampler_pick(rg_sampler *s, const float *logits, uint64_t position, i
                         rg_status *st) {
     candidate best;
     *out = -1;
+    if (s->params.temperature <= 0.0f && !s->window && !s->params.n_logit_bias) {
+        RG_TRY(find_best(logits, s->n_vocab, &best, st)); /* nothing else is wanted of them */
+        *out = best.id;
+        return RG_OK;
+    }
     RG_TRY(adjust(s, logits, &best, st));
     if (s->params.temperature <= 0.0f) {
         *out = best.id;

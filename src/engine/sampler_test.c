@@ -136,6 +136,39 @@ static void greedy_takes_the_highest_logit_and_the_lowest_id(void **state) {
     rg_sampler_destroy(s);
 }
 
+/* Over the blocks of a large vocabulary: the first of equals, wherever they lie; what no logit may
+ * be is found behind the best too.
+ */
+static void greedy_finds_the_first_of_many(void **state) {
+    (void)state;
+    enum { MANY = 1300 };
+    static float logits[MANY];
+    static const int32_t places[][2] = {
+        {0, 1299}, {255, 256}, {256, 511}, {700, 701}, {1290, 1299}};
+    const rg_logit_bias none = {3, 0.0f};
+    for (int biased = 0; biased < 2; biased++) { /* with a copy of the logits, and without */
+        rg_sampling_params p = plain(0.0f);
+        p.logit_bias = &none;
+        p.n_logit_bias = (size_t)biased;
+        rg_sampler *s = make(&p, MANY);
+        for (size_t i = 0; i < RG_ARRAY_LEN(places); i++) {
+            rg_status st = {0};
+            int32_t id = 0;
+            for (size_t k = 0; k < MANY; k++)
+                logits[k] = -(float)((k * 7919) % MANY) - 1.0f;
+            logits[places[i][0]] = logits[places[i][1]] = 2.0f;
+            assert_int_equal(pick(s, logits, 0), places[i][0]);
+            logits[places[i][1]] = 2.5f;
+            assert_int_equal(pick(s, logits, 0), places[i][1]);
+            logits[1100] = i % 2 ? NAN : INFINITY;
+            assert_int_equal(rg_sampler_pick(s, logits, 0, &id, &st), RG_INVALID);
+            assert_int_equal(id, -1);
+            assert_non_null(strstr(st.message, "token 1100"));
+        }
+        rg_sampler_destroy(s);
+    }
+}
+
 static void filters_agree_with_the_reference(void **state) {
     (void)state;
     static const int32_t top_k[] = {0, 1, 7, 40, 500, 1000};
@@ -467,6 +500,7 @@ static void a_large_flat_vocabulary_works(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_takes_the_highest_logit_and_the_lowest_id),
+        cmocka_unit_test(greedy_finds_the_first_of_many),
         cmocka_unit_test(filters_agree_with_the_reference),
         cmocka_unit_test(frequencies_follow_the_probabilities),
         cmocka_unit_test(a_draw_depends_on_seed_and_position_alone),

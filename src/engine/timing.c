@@ -1,4 +1,4 @@
-#include "engine/core.h"
+#include "engine/gpu_core.h"
 
 static const char *part_name(rg_part part) {
     static const char *const names[] = {
@@ -123,6 +123,7 @@ void rg_timing_end(rg_timing *p, rg_kernel kernel, uint64_t begin) {
 size_t rg_core_kernel_times(const rg_core *core, rg_kernel_time *out, size_t cap) {
     const rg_timing *p = core->timing;
     size_t n = 0;
+    if (core->gpu) return rg_gpu_kernel_times(core->gpu, out, cap);
     for (uint32_t part = 0; p && part < RG_PART_COUNT; part++) {
         for (uint32_t kernel = 0; kernel < RG_KERNEL_COUNT; kernel++) {
             for (uint32_t type = 0; type <= RG_TYPE_COUNT; type++) {

@@ -115,6 +115,9 @@ RG_MUST_CHECK rg_code rg_doctor_expert_ceiling(double *gb_s, const char *model,
 RG_MUST_CHECK rg_code rg_doctor_compute_ceilings(double *read_gb_s, double *int8_gmac_s,
                                                  const char *cpu_level, int n_threads,
                                                  rg_status *st);
+/* What the GPU (< 0: the best) reaches at most at reading its memory, in 10^9 bytes a second; in
+ * about 1 s. */
+RG_MUST_CHECK rg_code rg_doctor_gpu_ceiling(double *read_gb_s, int32_t device, rg_status *st);
 /* Lines for people; an object with stable keys, snake_case, units last. */
 RG_MUST_CHECK rg_code rg_doctor_text(const rg_doctor_report *r, rg_buf *out, rg_status *st);
 RG_MUST_CHECK rg_code rg_doctor_json(const rg_doctor_report *r, rg_buf *out, rg_status *st);

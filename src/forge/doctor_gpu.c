@@ -63,6 +63,30 @@ static rg_code measure(rg_doctor_gpu *out, int32_t device, rg_status *st) {
     return rc;
 }
 
+#define READ_BYTES ((size_t)256 << 20)
+#define READ_REPS  7u
+
+rg_code rg_doctor_gpu_ceiling(double *read_gb_s, int32_t device, rg_status *st) {
+    rg_gpu *gpu = NULL;
+    rg_gpu_buffer b = {0};
+    rg_gpu_list *list = NULL;
+    const rg_gpu_options opt = {.device = device};
+    *read_gb_s = 0;
+    RG_TRY(rg_gpu_open(&gpu, &opt, st));
+    /* More than its caches hold; processors' memory needs no large piece for that. */
+    const bool software = strcmp(rg_gpu_get_info(gpu)->kind, "software") == 0;
+    rg_code rc =
+        rg_gpu_buffer_create(gpu, &b, software ? READ_BYTES / 4 : READ_BYTES, RG_GPU_DEVICE, st);
+    if (rc == RG_OK) rc = rg_gpu_list_create(&list, gpu, st);
+    if (rc == RG_OK)
+        rc = rg_gpu_read_rate(gpu, list, &b, software ? 0 : RG_GPU_WARM_NS, READ_REPS, read_gb_s,
+                              st);
+    rg_gpu_list_destroy(list);
+    rg_gpu_buffer_destroy(gpu, &b);
+    rg_gpu_close(gpu);
+    return rc;
+}
+
 rg_code rg_doctor_measure_gpus(rg_doctor_report *out, rg_status *st) {
     rg_gpu_info info[RG_GPU_DEVICES_MAX];
     rg_status why = {0};

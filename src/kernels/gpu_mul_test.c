@@ -216,6 +216,50 @@ static void every_type_near_double(void **state) {
     check_type(&d, &formats[20], 640, few, 2);
 }
 
+/* Few tiles of long rows, shared among workgroups and added up: the same bits as in one go. */
+static void check_parts(draws *d, const format *f, uint32_t rows) {
+    setup s = setup_make(d, f, 3584);
+    const size_t n_out = (size_t)N_EXP * N_OUT, n = rows * n_out;
+    const size_t planes_bytes = rg_gpu_planes_bytes(f->type, s.n_in, (uint32_t)n_out, rows);
+    float *whole = test_alloc(sizeof(float) * n), *got = test_alloc(sizeof(float) * n);
+    rg_gpu_buffer planes = gpu_filled(&gc, NULL, planes_bytes);
+    rg_gpu_buffer y = gpu_filled(&gc, NULL, sizeof(float) * n);
+    rg_gpu_product p = product_of(&s, rows);
+    assert_true(planes_bytes > 0);
+    p.y = y.address;
+    p.n_out = p.y_stride = (uint32_t)n_out;
+    p.div = 4.0f;
+    rg_gpu_product_way way = {.type = f->type, .epilogue = RG_GPU_SILU};
+    for (int parts = 0; parts < 2; parts++) {
+        way.planes = parts ? planes.address : 0;
+        way.planes_bytes = planes_bytes;
+        rg_gpu_list_begin(gc.list, true);
+        rg_gpu_mul(gc.list, &p, &way);
+        gpu_run_list(&gc);
+        gpu_fetch(&gc, &y, parts ? got : whole, sizeof(float) * n);
+        uint32_t dispatches = 0;
+        (void)rg_gpu_list_times(gc.list, &dispatches);
+        assert_int_equal(dispatches, parts ? 2 : 1);
+    }
+    assert_memory_equal(got, whole, sizeof(float) * n);
+    rg_gpu_buffer_destroy(gc.gpu, &planes);
+    rg_gpu_buffer_destroy(gc.gpu, &y);
+    rg_free(whole);
+    rg_free(got);
+    setup_free(&s);
+}
+
+static void parts_change_no_bit(void **state) {
+    (void)state;
+    draws d = draws_start("parts_change_no_bit", 4246);
+    for (size_t i = 0; i < RG_ARRAY_LEN(formats); i++) {
+        if (formats[i].type == RG_TYPE_Q8_0) check_parts(&d, &formats[i], ROWS);
+        if (formats[i].type == RG_TYPE_Q4_K) check_parts(&d, &formats[i], 9);
+    }
+    assert_int_equal(rg_gpu_planes_bytes(RG_TYPE_Q8_0, 2560, 320, 64), 0);     /* short rows */
+    assert_int_equal(rg_gpu_planes_bytes(RG_TYPE_Q8_0, 10240, 12288, 512), 0); /* many tiles */
+}
+
 /* ---- experts --------------------------------------------------------------------------------- */
 
 /* Slot (row, k) by slot, by tile, and fused with its twin: the same bits. */
@@ -334,6 +378,7 @@ int main(void) {
     if (!gpu_check_here()) return 77;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_type_near_double),
+        cmocka_unit_test(parts_change_no_bit),
         cmocka_unit_test(experts_by_slot_and_tile),
         cmocka_unit_test(epilogues),
     };

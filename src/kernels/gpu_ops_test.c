@@ -269,13 +269,67 @@ static int close_gpu(void **state) {
     return 0;
 }
 
+/* ---- head ------------------------------------------------------------------------------------ */
+
+static void expect_best(const float *x, uint32_t n, uint32_t id, uint32_t bad) {
+    rg_gpu_buffer xb = gpu_filled(&gc, x, n * sizeof *x), rb = gpu_filled(&gc, NULL, 16);
+    rg_gpu_buffer pb = gpu_filled(&gc, NULL, sizeof(uint32_t) * 2 * RG_GPU_BEST_PARTS);
+    const rg_gpu_best_args a = {.logits = xb.address,
+                                .parts = pb.address,
+                                .result = rb.address,
+                                .n = n,
+                                .n_part = RG_GPU_BEST_PARTS};
+    uint32_t got[4];
+    rg_gpu_list_begin(gc.list, false);
+    rg_gpu_best(gc.list, &a);
+    gpu_run_list(&gc);
+    gpu_fetch(&gc, &rb, got, sizeof got);
+    assert_int_equal(got[2], bad);
+    if (bad == UINT32_MAX) {
+        assert_int_equal(got[0], id);
+        assert_int_equal(got[1], bits_of(x[id]));
+    }
+    rg_gpu_buffer_destroy(gc.gpu, &xb);
+    rg_gpu_buffer_destroy(gc.gpu, &pb);
+    rg_gpu_buffer_destroy(gc.gpu, &rb);
+}
+
+/* Ties go to the lowest id, zeros of both signs are one value, and what is not finite is found. */
+static void best_of_a_row(void **state) {
+    (void)state;
+    draws d = draws_start("best_of_a_row", 77);
+    static const uint32_t sizes[] = {1, 2, 63, 64, 65, 1000, 40009};
+    static float x[40009];
+    for (size_t k = 0; k < RG_ARRAY_LEN(sizes); k++) {
+        const uint32_t n = sizes[k];
+        uint32_t best = 0;
+        draw_floats(&d, x, n, -9, -1);
+        for (uint32_t i = 0; i < n; i++)
+            best = x[i] > x[best] ? i : best;
+        expect_best(x, n, best, UINT32_MAX);
+        /* Twice the best, in places drawn at random. */
+        uint32_t a = draw_below(&d, n), b = draw_below(&d, n);
+        x[a] = x[b] = 3.5f;
+        expect_best(x, n, a < b ? a : b, UINT32_MAX);
+        x[a] = -0.0f;
+        x[b] = 0.0f;
+        expect_best(x, n, a < b ? a : b, UINT32_MAX);
+        x[a] = NAN;
+        expect_best(x, n, 0, a);
+        x[b] = INFINITY;
+        expect_best(x, n, 0, a < b ? a : b);
+    }
+    for (uint32_t i = 0; i < 1000; i++)
+        x[i] = -1.0f;
+    expect_best(x, 1000, 0, UINT32_MAX);
+}
+
 int main(void) {
     if (!gpu_check_here()) return 77;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norms),
-        cmocka_unit_test(delta_rule),
-        cmocka_unit_test(routes),
-        cmocka_unit_test(attention_over_chosen_blocks),
+        cmocka_unit_test(norms),         cmocka_unit_test(delta_rule),
+        cmocka_unit_test(routes),        cmocka_unit_test(attention_over_chosen_blocks),
+        cmocka_unit_test(best_of_a_row),
     };
     return failed_or_leaked(cmocka_run_group_tests(tests, open_gpu, close_gpu));
 }

@@ -21,7 +21,9 @@
 #define RG_KERNELS_H
 
 #include "base/base.h"
+#include "kernels/gpu/gpu_measure.h"
 #include "kernels/gpu/gpu_ops.h"
+#include "kernels/gpu/gpu_tiles.h"
 #include "quant/quant.h"
 
 /* A weight matrix in memory: n_out rows of n_in values. */

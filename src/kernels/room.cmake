@@ -52,7 +52,9 @@ endif()
 
 # The GPU driver and its programs; without the compiler of the programs there are no devices.
 include(shaders)
-target_sources(rg_kernels PRIVATE ${CMAKE_SOURCE_DIR}/src/kernels/gpu/gpu_ops.c)
+target_sources(rg_kernels PRIVATE ${CMAKE_SOURCE_DIR}/src/kernels/gpu/gpu_ops.c
+  ${CMAKE_SOURCE_DIR}/src/kernels/gpu/gpu_measure.c
+  ${CMAKE_SOURCE_DIR}/src/kernels/gpu/gpu_tiles.c)
 if(RG_GPU)
   file(GLOB rg_gpu_driver CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/gpu/vulkan_*.c)
   target_sources(rg_kernels PRIVATE ${rg_gpu_driver})

@@ -30,7 +30,7 @@ typedef struct rg_gpu_list rg_gpu_list;
 typedef struct rg_gpu_info {
     char name[128];
     const char *kind; /* "discrete", "integrated", "software", "other"; static */
-    uint32_t vendor_id, device_id;
+    uint32_t vendor_id, device_id, driver_version;
     uint32_t api_major, api_minor;
     bool usable;            /* has all that the kernels ask for */
     const char *missing;    /* the first thing it lacks, or ""; static */
@@ -68,6 +68,14 @@ uint64_t rg_gpu_complaints(const rg_gpu *gpu, const char **first);
 bool rg_gpu_validated(const rg_gpu *gpu);
 uint64_t rg_gpu_bytes(const rg_gpu *gpu);   /* of all buffers now */
 uint32_t rg_gpu_kernels(const rg_gpu *gpu); /* pipelines built so far */
+/* What became of the file of compiled pipelines at opening. */
+typedef enum rg_gpu_cache {
+    RG_GPU_CACHE_NONE,    /* there is none */
+    RG_GPU_CACHE_USED,    /* handed to the driver */
+    RG_GPU_CACHE_DAMAGED, /* not as it was written: left alone */
+    RG_GPU_CACHE_FOREIGN  /* of another device or driver: left alone */
+} rg_gpu_cache;
+rg_gpu_cache rg_gpu_cache_found(const rg_gpu *gpu);
 
 /* ---- buffers -------------------------------------------------------------------------------- */
 
@@ -132,6 +140,11 @@ void rg_gpu_list_moves(rg_gpu_list *list, uint64_t bytes);
 /* The grid is read from the buffer when the dispatch starts: 3 words at `offset`. */
 void rg_gpu_dispatch_indirect(rg_gpu_list *list, const rg_gpu_kernel *kernel, const void *push,
                               size_t push_bytes, const rg_gpu_buffer *grid, size_t offset);
+/* Between them lists that are recorded note their kernels and hold no dispatch; the end builds the
+ * kernels that are missing, on all threads of the pool. One that cannot be built says so when it is
+ * first dispatched. */
+void rg_gpu_plan_begin(rg_gpu *gpu);
+RG_MUST_CHECK rg_code rg_gpu_plan_end(rg_gpu *gpu, rg_pool *pool, rg_status *st);
 /* What follows sees what came before, and overwrites nothing that it still reads. */
 void rg_gpu_barrier(rg_gpu_list *list);
 void rg_gpu_copy(rg_gpu_list *list, const rg_gpu_buffer *dst, size_t dst_offset,

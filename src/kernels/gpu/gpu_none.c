@@ -185,3 +185,15 @@ uint32_t rg_gpu_kernels(const rg_gpu *gpu) {
     (void)gpu;
     return 0;
 }
+rg_gpu_cache rg_gpu_cache_found(const rg_gpu *gpu) {
+    (void)gpu;
+    return RG_GPU_CACHE_NONE;
+}
+void rg_gpu_plan_begin(rg_gpu *gpu) {
+    (void)gpu;
+}
+rg_code rg_gpu_plan_end(rg_gpu *gpu, rg_pool *pool, rg_status *st) {
+    (void)gpu;
+    (void)pool;
+    return unreachable(st);
+}

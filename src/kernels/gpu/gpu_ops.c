@@ -125,6 +125,10 @@ static uint32_t table_bytes(rg_type type) {
     case RG_TYPE_IQ1_S:
     case RG_TYPE_IQ1_M:
         return 16384;
+    case RG_TYPE_IQ4_NL:
+    case RG_TYPE_IQ4_XS:
+    case RG_TYPE_MXFP4:
+        return 256;
     default:
         return 64;
     }
@@ -149,12 +153,64 @@ static uint32_t depth_of(const rg_gpu_list *list, const rg_gpu_product *p,
 }
 
 static rg_gpu_kernel tile_kernel(const rg_gpu_list *list, const rg_gpu_product *p,
-                                 const rg_gpu_product_way *way, uint32_t side, bool pair) {
+                                 const rg_gpu_product_way *way, uint32_t side, bool pair,
+                                 uint32_t part) {
+    const uint32_t type = (uint32_t)way->type, end = (uint32_t)way->epilogue;
+    const uint32_t streams = streams_for(p, way);
+    if (!by_matrix(list, way))
+        return (rg_gpu_kernel){
+            .program = "mul_tile", .spec = {type, side, end, pair, streams, part}, .n_spec = 6};
     return (rg_gpu_kernel){
-        .program = by_matrix(list, way) ? "mul_mat" : "mul_tile",
-        .spec = {(uint32_t)way->type, side, (uint32_t)way->epilogue, pair, streams_for(p, way),
-                 by_matrix(list, way) ? depth_of(list, p, way, side) : 0, p->n_in},
-        .n_spec = by_matrix(list, way) ? 7 : 5};
+        .program = "mul_mat",
+        .spec = {type, side, end, pair, streams, depth_of(list, p, way, side), p->n_in, part},
+        .n_spec = 8};
+}
+
+/* Few tiles of long rows leave most of a device idle: their classes are shared among workgroups. */
+#define PART_STREAMS 4u   /* rows of so many streams are long */
+#define PART_GROUPS  512u /* workgroups wanted */
+#define PART_SIDE    4u
+#define PLANES_MAX   ((size_t)96 << 20)
+
+static uint32_t part_tiles(uint32_t n_out, uint32_t n) {
+    return ceil_div(n_out, RG_GPU_TILE_ROWS) * ceil_div(n, 16 * PART_SIDE);
+}
+
+size_t rg_gpu_planes_bytes(rg_type type, uint32_t n_in, uint32_t n_out, uint32_t n) {
+    const bool floats = rg_gpu_takes_floats(type);
+    const uint32_t streams = streams_of(n_in, floats);
+    if (floats || streams < PART_STREAMS || n <= RG_GPU_ROWS_MAX || n_out <= NARROW) return 0;
+    if (part_tiles(n_out, n) >= PART_GROUPS / 2) return 0;
+    const size_t bytes = (size_t)CLASSES * streams * n * n_out * sizeof(float);
+    return bytes <= PLANES_MAX ? bytes : 0;
+}
+
+/* Classes of a workgroup; 0: all of them. */
+static uint32_t part_of(const rg_gpu_product *p, const rg_gpu_product_way *way) {
+    const size_t bytes = rg_gpu_planes_bytes(way->type, p->n_in, p->n_out, p->n);
+    uint32_t part = CLASSES * streams_for(p, way);
+    if (!bytes || !way->planes || bytes > way->planes_bytes || way->side) return 0;
+    const uint32_t tiles = part_tiles(p->n_out, p->n), all = part;
+    while (part > 1 && tiles * (all / part) < PART_GROUPS)
+        part /= 2;
+    return part < all ? part : 0;
+}
+
+static void mul_in_parts(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way,
+                         uint32_t part) {
+    const uint32_t planes = CLASSES * streams_for(p, way);
+    const rg_gpu_kernel k = tile_kernel(list, p, way, PART_SIDE, false, part);
+    rg_gpu_product parts = *p, sum = *p;
+    parts.y = sum.w = way->planes;
+    rg_gpu_dispatch(list, &k, &parts, sizeof parts,
+                    (rg_gpu_grid){ceil_div(p->n_out, RG_GPU_TILE_ROWS),
+                                  ceil_div(p->n, 16 * PART_SIDE), planes / part});
+    rg_gpu_barrier(list); /* planes */
+    const rg_gpu_kernel add = {
+        .program = "sum_planes", .spec = {0, (uint32_t)way->epilogue, planes}, .n_spec = 3};
+    rg_gpu_list_moves(list, ((uint64_t)planes + 1) * p->n * p->n_out * sizeof(float));
+    rg_gpu_dispatch(list, &add, &sum, sizeof sum,
+                    (rg_gpu_grid){ceil_div(p->n * p->n_out, ROW_THREADS), 1, 1});
 }
 
 bool rg_gpu_mul_codes(rg_type type, uint32_t n_in) {
@@ -184,13 +240,18 @@ void rg_gpu_mul(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product
         rg_gpu_dispatch(list, &k, p, sizeof *p, (rg_gpu_grid){groups, ceil_div(p->n, cols), 1});
         return;
     }
+    const uint32_t part = part_of(p, way);
+    if (part) {
+        mul_in_parts(list, p, way, part);
+        return;
+    }
     uint32_t side = way->side ? way->side : p->n <= 16 ? 1 : p->n <= 32 ? 2 : 4;
     if (!way->side && p->n > 64 && by_matrix(list, way)) side = 8;
     /* Matrices of few rows make few tiles: smaller ones keep the device busy. */
     while (!way->side && side > 1 &&
            ceil_div(p->n_out, RG_GPU_TILE_ROWS) * ceil_div(p->n, 16 * side) < FEW_TILES)
         side /= 2;
-    const rg_gpu_kernel k = tile_kernel(list, p, way, side, false);
+    const rg_gpu_kernel k = tile_kernel(list, p, way, side, false, 0);
     rg_gpu_dispatch(
         list, &k, p, sizeof *p,
         (rg_gpu_grid){ceil_div(p->n_out, RG_GPU_TILE_ROWS), ceil_div(p->n, 16 * side), 1});
@@ -215,7 +276,7 @@ void rg_gpu_mul_slots(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_p
 
 void rg_gpu_mul_tiles(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way,
                       const rg_gpu_buffer *grid, size_t offset) {
-    const rg_gpu_kernel k = tile_kernel(list, p, way, way->side, true);
+    const rg_gpu_kernel k = tile_kernel(list, p, way, way->side, true, 0);
     rg_gpu_dispatch_indirect(list, &k, p, sizeof *p, grid, offset);
 }
 
@@ -403,6 +464,16 @@ void rg_gpu_attention(rg_gpu_list *list, const rg_gpu_attention_args *a, bool f1
 void rg_gpu_route(rg_gpu_list *list, const rg_gpu_route_args *a, bool given, uint32_t rows) {
     const uint32_t spec[] = {given};
     run(list, "route", spec, 1, PUSH(a, scale), (rg_gpu_grid){rows, 1, 1});
+}
+
+void rg_gpu_best(rg_gpu_list *list, const rg_gpu_best_args *a) {
+    const uint32_t first = 0, last = 1;
+    RG_ASSERT(a->n_part == RG_GPU_BEST_PARTS);
+    rg_gpu_list_moves(list, floats(1, a->n));
+    run(list, "best", &first, 1, PUSH(a, n_part), (rg_gpu_grid){a->n_part, 1, 1});
+    rg_gpu_barrier(list); /* parts */
+    rg_gpu_list_moves(list, floats(2, a->n_part));
+    run(list, "best", &last, 1, PUSH(a, n_part), (rg_gpu_grid){1, 1, 1});
 }
 
 void rg_gpu_plan(rg_gpu_list *list, const rg_gpu_plan_args *a) {

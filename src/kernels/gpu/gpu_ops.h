@@ -60,7 +60,13 @@ typedef struct rg_gpu_product_way {
     bool coding;         /* x are f32 rows of x_stride, which every workgroup turns into codes for
                             itself: for short rows. Not in tiles. Changes no bit */
     bool loop;           /* leaves the loop over a row a loop. Changes no bit */
+    rg_gpu_ptr planes;   /* room where few tiles of long rows are computed in parts, then added up:
+                            8 floats for each stream and result. 0: never. Changes no bit */
+    size_t planes_bytes;
 } rg_gpu_product_way;
+
+/* Bytes of `planes` that let a product of n rows be computed in parts; 0 where it never is. */
+size_t rg_gpu_planes_bytes(rg_type type, uint32_t n_in, uint32_t n_out, uint32_t n);
 
 /* Whether products with such weights take f32 rows of x. */
 bool rg_gpu_takes_floats(rg_type type);
@@ -233,6 +239,15 @@ typedef struct rg_gpu_route_args {
 } rg_gpu_route_args;
 /* given: ids are there, only the weights are made. */
 void rg_gpu_route(rg_gpu_list *list, const rg_gpu_route_args *a, bool given, uint32_t rows);
+
+/* The best of n logits, the lowest id among equals: result = {id, bits of its logit, lowest id
+ * whose logit is not finite or UINT32_MAX}. The barrier between its two parts is its own. */
+#define RG_GPU_BEST_PARTS 64u
+typedef struct rg_gpu_best_args {
+    rg_gpu_ptr logits, parts, result; /* parts: u32 [RG_GPU_BEST_PARTS][2], scratch */
+    uint32_t n, n_part;               /* n_part: RG_GPU_BEST_PARTS */
+} rg_gpu_best_args;
+void rg_gpu_best(rg_gpu_list *list, const rg_gpu_best_args *a);
 
 /* Tiles of slots by expert: list [n] slots, then {expert, first, count, 0}; grids {x, y, z} twice.
  */

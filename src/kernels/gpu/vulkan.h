@@ -68,9 +68,11 @@ struct rg_gpu {
     VkPipelineLayout layout;
     VkPipelineCache cache;
     char *cache_path;
+    rg_gpu_cache cache_found;
     VkShaderModule *modules; /* [rg_gpu_program_count], made on first use */
     rg_vk_pipeline *pipelines;
     uint32_t n_pipeline, pipeline_cap;
+    bool planning; /* lists only note their kernels */
     VkSemaphore host_timeline, device_timeline;
     uint64_t host_value, device_value; /* last ones given out */
     rg_gpu_list *staging_list;         /* of rg_gpu_write and _read; made on first use */
@@ -104,7 +106,10 @@ bool rg_vk_has_extension(const rg_vk *vk, VkPhysicalDevice device, const char *n
 
 rg_code rg_vk_fail(rg_gpu *gpu, VkResult r, const char *what, rg_status *st);
 VkPipeline rg_vk_pipeline_get(rg_gpu *gpu, const rg_gpu_kernel *kernel, rg_status *st);
-void rg_vk_pipelines_open(rg_gpu *gpu);
+/* Opens the pipeline cache with what the file has, if that is whole and of this device; saves it.
+ */
+void rg_vk_cache_open(rg_gpu *gpu);
+void rg_vk_cache_save(const rg_gpu *gpu);
 void rg_vk_pipelines_close(rg_gpu *gpu);
 
 #endif

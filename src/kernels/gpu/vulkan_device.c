@@ -166,7 +166,7 @@ rg_code rg_gpu_open(rg_gpu **out, const rg_gpu_options *opt, rg_status *st) {
         gpu->cache_path = rg_strndup(opt->cache_path, strlen(opt->cache_path), st);
         if (!gpu->cache_path) RG_GO(RG_NOMEM);
     }
-    rg_vk_pipelines_open(gpu);
+    rg_vk_cache_open(gpu);
     *out = gpu;
     return RG_OK;
 cleanup:

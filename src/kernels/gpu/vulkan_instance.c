@@ -274,6 +274,7 @@ void rg_vk_describe(const rg_vk_instance *i, VkPhysicalDevice device, rg_gpu_inf
     *out = (rg_gpu_info){.kind = kind_of(q->deviceType),
                          .vendor_id = q->vendorID,
                          .device_id = q->deviceID,
+                         .driver_version = q->driverVersion,
                          .api_major = VK_API_VERSION_MAJOR(q->apiVersion),
                          .api_minor = VK_API_VERSION_MINOR(q->apiVersion),
                          .missing = missing(&i->vk, device, q->apiVersion),

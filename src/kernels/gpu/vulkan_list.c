@@ -1,61 +1,16 @@
-/* Pipelines, their cache on disk, command lists and time stamps. */
+/* Pipelines, command lists and time stamps. */
 #include <stdio.h>
 #include <string.h>
 
 #include "kernels/gpu/vulkan.h"
 
-#define CACHE_BYTES_MAX ((size_t)256 << 20)
-#define STAMPS_MAX      8192u /* two a dispatch */
+#define STAMPS_MAX 8192u /* two a dispatch */
 
 /* ---- pipelines ------------------------------------------------------------------------------ */
 
-/* A cache that is missing, damaged or of another driver is no failure: drivers check it and start
- * anew. */
-void rg_vk_pipelines_open(rg_gpu *gpu) {
-    char *data = NULL;
-    size_t bytes = 0;
-    if (gpu->cache_path &&
-        rg_file_slurp(&data, &bytes, gpu->cache_path, CACHE_BYTES_MAX, NULL) != RG_OK) {
-        data = NULL;
-        bytes = 0;
-    }
-    VkPipelineCacheCreateInfo info = {.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO,
-                                      .initialDataSize = bytes,
-                                      .pInitialData = data};
-    const rg_vk *vk = &gpu->instance.vk;
-    if (vk->CreatePipelineCache(gpu->device, &info, NULL, &gpu->cache) != VK_SUCCESS) {
-        info.initialDataSize = 0;
-        if (vk->CreatePipelineCache(gpu->device, &info, NULL, &gpu->cache) != VK_SUCCESS)
-            gpu->cache = VK_NULL_HANDLE;
-    }
-    rg_free(data);
-}
-
-/* Written beside, then moved: a reader never sees half a cache. */
-static void save_cache(const rg_gpu *gpu) {
-    const rg_vk *vk = &gpu->instance.vk;
-    size_t bytes = 0;
-    if (vk->GetPipelineCacheData(gpu->device, gpu->cache, &bytes, NULL) != VK_SUCCESS) return;
-    if (bytes == 0 || bytes > CACHE_BYTES_MAX) return;
-    void *data = rg_alloc(1, bytes, NULL);
-    char path[4096];
-    const int n = snprintf(path, sizeof path, "%s.new", gpu->cache_path);
-    FILE *f = NULL;
-    if (data && n > 0 && (size_t)n < sizeof path &&
-        vk->GetPipelineCacheData(gpu->device, gpu->cache, &bytes, data) == VK_SUCCESS) {
-        f = fopen(path, "wb");
-    }
-    if (f) {
-        const bool written = fwrite(data, 1, bytes, f) == bytes;
-        const bool closed = fclose(f) == 0;
-        if (!written || !closed || rename(path, gpu->cache_path) != 0) remove(path);
-    }
-    rg_free(data);
-}
-
 void rg_vk_pipelines_close(rg_gpu *gpu) {
     const rg_vk *vk = &gpu->instance.vk;
-    if (gpu->cache && gpu->cache_path && gpu->n_pipeline) save_cache(gpu);
+    if (gpu->n_pipeline) rg_vk_cache_save(gpu);
     for (uint32_t i = 0; i < gpu->n_pipeline; i++)
         vk->DestroyPipeline(gpu->device, gpu->pipelines[i].handle, NULL);
     for (size_t i = 0; gpu->modules && i < rg_gpu_program_count; i++)
@@ -108,7 +63,9 @@ static VkShaderModule module_of(rg_gpu *gpu, const rg_gpu_kernel *k, rg_status *
     return VK_NULL_HANDLE;
 }
 
-static rg_code build_pipeline(rg_gpu *gpu, const rg_gpu_kernel *k, VkPipeline *out, rg_status *st) {
+/* Also from several threads at once: the cache guards itself. */
+static VkResult compile(const rg_gpu *gpu, const rg_gpu_kernel *k, VkShaderModule module,
+                        VkPipeline *out) {
     VkSpecializationMapEntry entries[RG_GPU_SPEC_MAX];
     for (uint32_t i = 0; i < k->n_spec; i++) {
         entries[i] = (VkSpecializationMapEntry){
@@ -118,8 +75,6 @@ static rg_code build_pipeline(rg_gpu *gpu, const rg_gpu_kernel *k, VkPipeline *o
                                        .pMapEntries = entries,
                                        .dataSize = k->n_spec * sizeof(uint32_t),
                                        .pData = k->spec};
-    const VkShaderModule module = module_of(gpu, k, st);
-    if (!module) return RG_IO;
     const bool whole = strcmp(k->program, "mul_mat") == 0; /* a matrix is a whole subgroup's */
     const VkComputePipelineCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
@@ -131,8 +86,13 @@ static rg_code build_pipeline(rg_gpu *gpu, const rg_gpu_kernel *k, VkPipeline *o
                   .pName = "main",
                   .pSpecializationInfo = &spec},
         .layout = gpu->layout};
-    const VkResult r =
-        gpu->instance.vk.CreateComputePipelines(gpu->device, gpu->cache, 1, &info, NULL, out);
+    return gpu->instance.vk.CreateComputePipelines(gpu->device, gpu->cache, 1, &info, NULL, out);
+}
+
+static rg_code build_pipeline(rg_gpu *gpu, const rg_gpu_kernel *k, VkPipeline *out, rg_status *st) {
+    const VkShaderModule module = module_of(gpu, k, st);
+    if (!module) return RG_IO;
+    const VkResult r = compile(gpu, k, module, out);
     return r == VK_SUCCESS ? RG_OK : rg_vk_fail(gpu, r, k->program, st);
 }
 
@@ -141,22 +101,68 @@ static bool same_kernel(const rg_gpu_kernel *a, const rg_gpu_kernel *b) {
            memcmp(a->spec, b->spec, a->n_spec * sizeof a->spec[0]) == 0;
 }
 
-VkPipeline rg_vk_pipeline_get(rg_gpu *gpu, const rg_gpu_kernel *k, rg_status *st) {
+/* The kernel's entry, a new one without a pipeline if there was none; NULL: no memory. */
+static rg_vk_pipeline *entry_of(rg_gpu *gpu, const rg_gpu_kernel *k, rg_status *st) {
     for (uint32_t i = 0; i < gpu->n_pipeline; i++) {
-        if (same_kernel(&gpu->pipelines[i].kernel, k)) return gpu->pipelines[i].handle;
+        if (same_kernel(&gpu->pipelines[i].kernel, k)) return &gpu->pipelines[i];
     }
     if (gpu->n_pipeline == gpu->pipeline_cap) {
         const uint32_t cap = gpu->pipeline_cap ? gpu->pipeline_cap * 2 : 64;
         rg_vk_pipeline *more = rg_realloc(gpu->pipelines, cap, sizeof *more, st);
-        if (!more) return VK_NULL_HANDLE;
+        if (!more) return NULL;
         gpu->pipelines = more;
         gpu->pipeline_cap = cap;
     }
-    rg_vk_pipeline *p = &gpu->pipelines[gpu->n_pipeline];
+    rg_vk_pipeline *p = &gpu->pipelines[gpu->n_pipeline++];
     *p = (rg_vk_pipeline){.kernel = *k};
-    if (build_pipeline(gpu, k, &p->handle, st) != RG_OK) return VK_NULL_HANDLE;
-    gpu->n_pipeline++;
+    return p;
+}
+
+VkPipeline rg_vk_pipeline_get(rg_gpu *gpu, const rg_gpu_kernel *k, rg_status *st) {
+    rg_vk_pipeline *p = entry_of(gpu, k, st);
+    if (!p || (!p->handle && build_pipeline(gpu, k, &p->handle, st) != RG_OK))
+        return VK_NULL_HANDLE;
     return p->handle;
+}
+
+/* ---- many at once --------------------------------------------------------------------------- */
+
+typedef struct build_job {
+    rg_gpu *gpu;
+    atomic_uint next; /* entry that nobody has taken yet */
+} build_job;
+
+/* Kernels take very different times: each thread takes the next one. */
+static void build_some(void *arg, size_t begin, size_t end, int thread) {
+    build_job *job = arg;
+    rg_gpu *gpu = job->gpu;
+    (void)begin;
+    (void)end;
+    (void)thread;
+    for (;;) {
+        const uint32_t i = atomic_fetch_add(&job->next, 1);
+        if (i >= gpu->n_pipeline) return;
+        rg_vk_pipeline *p = &gpu->pipelines[i];
+        const size_t program = find_program(gpu, &p->kernel);
+        if (p->handle || program == rg_gpu_program_count || !gpu->modules[program]) continue;
+        VkPipeline made = VK_NULL_HANDLE;
+        if (compile(gpu, &p->kernel, gpu->modules[program], &made) == VK_SUCCESS) p->handle = made;
+    }
+}
+
+void rg_gpu_plan_begin(rg_gpu *gpu) {
+    gpu->planning = true;
+}
+
+rg_code rg_gpu_plan_end(rg_gpu *gpu, rg_pool *pool, rg_status *st) {
+    gpu->planning = false;
+    for (uint32_t i = 0; i < gpu->n_pipeline; i++) {
+        if (!gpu->pipelines[i].handle && !module_of(gpu, &gpu->pipelines[i].kernel, st))
+            return RG_IO;
+    }
+    build_job job = {.gpu = gpu};
+    rg_pool_run(pool, (size_t)rg_pool_threads(pool), 1, build_some, &job);
+    return RG_OK;
 }
 
 /* ---- lists ---------------------------------------------------------------------------------- */
@@ -257,6 +263,11 @@ static bool prepare(rg_gpu_list *list, const rg_gpu_kernel *kernel, const void *
     RG_ASSERT(push_bytes <= RG_GPU_PUSH_BYTES_MAX && push_bytes % 4 == 0);
     if (list->first.code != RG_OK) return false;
     const rg_vk *vk = &list->gpu->instance.vk;
+    if (list->gpu->planning) {
+        (void)entry_of(list->gpu, kernel, &list->first);
+        list->moves = 0;
+        return false;
+    }
     const VkPipeline p = rg_vk_pipeline_get(list->gpu, kernel, &list->first);
     if (!p) {
         if (list->first.code == RG_OK) list->first.code = RG_NOMEM;

@@ -25,12 +25,16 @@ layout(constant_id = 0) const uint TYPE = 0u;
 #endif
 // Words of the type's table; of types without one, the least that an array can have.
 const uint N_VALUES = TYPE == T_IQ4_NL || TYPE == T_IQ4_XS || TYPE == T_MXFP4 || TYPE == T_NVFP4
-    ? 16u : 0u;
+    ? 64u : 0u;
 const uint N_GRID = TYPE == T_IQ2_XXS ? 512u : TYPE == T_IQ2_XS ? 1024u : TYPE == T_IQ2_S ? 2048u
     : TYPE == T_IQ3_XXS ? 256u : TYPE == T_IQ3_S ? 512u
     : TYPE == T_IQ1_S || TYPE == T_IQ1_M ? 4096u : 0u;
-const uint N_TABLE = N_VALUES + N_GRID;
-shared uint grid[N_TABLE > 0u ? N_TABLE : 1u];
+// Entries of eight codes are pairs of words.
+const bool PAIRS = TYPE == T_IQ2_XXS || TYPE == T_IQ2_XS || TYPE == T_IQ2_S || TYPE == T_IQ1_S ||
+                   TYPE == T_IQ1_M;
+const uint N_WORDS = PAIRS ? 1u : N_VALUES + N_GRID, N_PAIRS = PAIRS ? N_GRID / 2u : 1u;
+shared uint grid[N_WORDS > 0u ? N_WORDS : 1u];
+shared uvec2 grid_pairs[N_PAIRS];
 
 const bool FLOATS = TYPE == T_F32 || TYPE == T_F16 || TYPE == T_BF16;
 const bool MINS = TYPE == T_Q4_1 || TYPE == T_Q5_1 || TYPE == T_Q2_K || TYPE == T_Q4_K ||
@@ -84,6 +88,25 @@ uvec4 load_16(uint64_t p) {
     return uvec4(funnel(w0, w1, s), funnel(w1, w2, s), funnel(w2, w3, s), funnel(w3, w4, s));
 }
 
+// Thirty-two bytes at an even address.
+void load_32(uint64_t p, out uvec4 a, out uvec4 b) {
+    uint64_t at = p & ~3ul;
+    uint s = 8u * (uint(p) & 2u);
+    uint w0 = word_at(at), w1 = word_at(at + 4ul), w2 = word_at(at + 8ul), w3 = word_at(at + 12ul);
+    uint w4 = word_at(at + 16ul), w5 = word_at(at + 20ul), w6 = word_at(at + 24ul);
+    uint w7 = word_at(at + 28ul), w8 = word_at(at + (s != 0u ? 32u : 28u));
+    a = uvec4(funnel(w0, w1, s), funnel(w1, w2, s), funnel(w2, w3, s), funnel(w3, w4, s));
+    b = uvec4(funnel(w4, w5, s), funnel(w5, w6, s), funnel(w6, w7, s), funnel(w7, w8, s));
+}
+
+// Eight bytes at an even address.
+uvec2 load_8(uint64_t p) {
+    uint64_t at = p & ~3ul;
+    uint s = 8u * (uint(p) & 2u);
+    uint w0 = word_at(at), w1 = word_at(at + 4ul), w2 = word_at(at + (s != 0u ? 8u : 4u));
+    return uvec2(funnel(w0, w1, s), funnel(w1, w2, s));
+}
+
 uvec4 load_aligned(uint64_t p) {
     return uvec4(word_at(p), word_at(p + 4ul), word_at(p + 8ul), word_at(p + 12ul));
 }
@@ -99,10 +122,19 @@ uvec4 load_odd(uint64_t p) {
 
 // ---- bytes in words -----------------------------------------------------------------------------
 
-// Each byte of x, below 128, minus a constant byte.
+// Each byte of x, below 128, minus a constant byte: the bias of the type's codes. Programs that know
+// the sums of the codes of x (RG_BIASED) take bias * sum from the dot instead: the same integers.
+#ifdef RG_BIASED
+const int BIAS = TYPE == T_Q4_0 ? 8 : TYPE == T_Q5_0 ? 16 : TYPE == T_Q6_K ? 32
+    : TYPE == T_Q3_K ? 4 : TYPE == T_TQ2_0 || TYPE == T_Q2_0 ? 1 : 0;
+uvec4 minus(uvec4 x, uint bias) {
+    return x;
+}
+#else
 uvec4 minus(uvec4 x, uint bias) {
     return ((x | 0x80808080u) - bias * 0x01010101u) ^ 0x80808080u;
 }
+#endif
 
 // Four bits, each to a byte of its own.
 uvec4 spread(uvec4 bits) {
@@ -130,11 +162,6 @@ uvec4 with_signs(uvec4 x, uvec4 bits) {
     return (x ^ one * 255u) + one;
 }
 
-// Seven signs and the eighth that makes their number even.
-uint even_signs(uint code) {
-    return code | (uint(bitCount(code)) & 1u) << 7;
-}
-
 // ---- tables -------------------------------------------------------------------------------------
 
 uint grid_start(uint type) {
@@ -150,17 +177,27 @@ uint grid_start(uint type) {
 void load_tables(uint tid, uint n_thread, U32 t) {
     if (TYPE == T_IQ4_NL || TYPE == T_IQ4_XS || TYPE == T_MXFP4 || TYPE == T_NVFP4) {
         uint base = TYPE == T_IQ4_NL || TYPE == T_IQ4_XS ? G_NL : G_FP4; // one byte a word
-        for (uint i = tid; i < N_VALUES; i += n_thread)
-            grid[i] = t.v[base + i / 4u] >> (8u * (i & 3u)) & 255u;
-    } else {
-        uint start = grid_start(TYPE);
-        for (uint i = tid; i < N_GRID; i += n_thread)
-            grid[i] = t.v[start + i];
+        for (uint i = tid; i < N_VALUES; i += n_thread) // once for each byte of a word
+            grid[i] = (t.v[base + (i & 15u) / 4u] >> (8u * (i & 3u)) & 255u) << (8u * (i >> 4));
+        return;
+    }
+    U32x4 from = U32x4(uint64_t(t) + 4u * grid_start(TYPE));
+    for (uint i = tid; i < N_GRID / 4u; i += n_thread) {
+        uvec4 w = from.v[i];
+        if (PAIRS) {
+            grid_pairs[2u * i] = w.xy;
+            grid_pairs[2u * i + 1u] = w.zw;
+        } else {
+            grid[4u * i] = w.x;
+            grid[4u * i + 1u] = w.y;
+            grid[4u * i + 2u] = w.z;
+            grid[4u * i + 3u] = w.w;
+        }
     }
 }
 
 uvec2 grid_pair(uint i) {
-    return uvec2(grid[2u * i], grid[2u * i + 1u]);
+    return grid_pairs[i];
 }
 
 uvec4 grid_words(uvec4 i) {
@@ -169,8 +206,8 @@ uvec4 grid_words(uvec4 i) {
 
 // Table bytes of the four low nibbles of the bytes of w.
 uint looked_up(uint w) {
-    return grid[w & 15u] | grid[w >> 8 & 15u] << 8 | grid[w >> 16 & 15u] << 16 |
-           grid[w >> 24 & 15u] << 24;
+    return grid[w & 15u] | grid[16u + (w >> 8 & 15u)] | grid[32u + (w >> 16 & 15u)] |
+           grid[48u + (w >> 24 & 15u)];
 }
 
 uvec4 looked_up_4(uvec4 w) {
@@ -208,6 +245,17 @@ void group_q8_0(uint64_t b, inout Group u) {
                 funnel(w7, w8, shift));
 }
 
+// Sixteen bytes behind their f16 scale: five words hold both, wherever an even address lies.
+uvec4 scaled_16(uint64_t b, out float d) {
+    uint64_t base = b & ~3ul;
+    uint odd = uint(b) & 2u, shift = 16u + 8u * odd;
+    uint w0 = word_at(base), w1 = word_at(base + 4ul), w2 = word_at(base + 8ul);
+    uint w3 = word_at(base + 12ul), w4 = word_at(base + 16ul);
+    d = unpackHalf2x16(w0 >> (8u * odd)).x;
+    return uvec4(funnel(w0, w1, shift), funnel(w1, w2, shift), funnel(w2, w3, shift),
+                 funnel(w3, w4, shift));
+}
+
 void nibbles(inout Group u, uvec4 w, uint bias) {
     u.a = w & 0x0F0F0F0Fu;
     u.b = w >> 4 & 0x0F0F0F0Fu;
@@ -229,9 +277,7 @@ void group_small(uint64_t row, uint g, inout Group u) {
     if (TYPE == T_Q8_0) {
         group_q8_0(row + 34u * g, u);
     } else if (TYPE == T_Q4_0) {
-        uint64_t b = row + 18u * g;
-        u.d = f16_at(b);
-        nibbles(u, load_16(b + 2ul), 8u);
+        nibbles(u, scaled_16(row + 18u * g, u.d), 8u);
     } else if (TYPE == T_Q4_1) {
         uint64_t b = row + 20u * g;
         vec2 dm = unpackHalf2x16(word_at(b));
@@ -251,9 +297,7 @@ void group_small(uint64_t row, uint g, inout Group u) {
         u.m0 = u.m1 = 1;
         five_bits(u, load_aligned(b + 8ul), word_at(b + 4ul), 0u);
     } else if (TYPE == T_IQ4_NL) {
-        uint64_t b = row + 18u * g;
-        u.d = f16_at(b);
-        nibbles_looked_up(u, load_16(b + 2ul));
+        nibbles_looked_up(u, scaled_16(row + 18u * g, u.d));
     } else if (TYPE == T_MXFP4) {
         uint64_t b = row + 17u * g;
         u.d = e8m0_half(u8_at(b));
@@ -323,10 +367,11 @@ void group_q6(uint64_t b, uint e, inout Group u) {
     u.s1 = bitfieldExtract(int(s), 8, 8);
     u.d = f16_at(b + 208u);
     uint to_low = 4u * (j >> 1), to_high = 2u * j;
-    u.a = ((load_16(low) >> to_low) & 0x0F0F0F0Fu) |
-          ((load_16(high) >> to_high) & 0x03030303u) << 4;
-    u.b = ((load_16(low + 16ul) >> to_low) & 0x0F0F0F0Fu) |
-          ((load_16(high + 16ul) >> to_high) & 0x03030303u) << 4;
+    uvec4 low_a, low_b, high_a, high_b;
+    load_32(low, low_a, low_b);
+    load_32(high, high_a, high_b);
+    u.a = ((low_a >> to_low) & 0x0F0F0F0Fu) | ((high_a >> to_high) & 0x03030303u) << 4;
+    u.b = ((low_b >> to_low) & 0x0F0F0F0Fu) | ((high_b >> to_high) & 0x03030303u) << 4;
     u.a = minus(u.a, 32u);
     u.b = minus(u.b, 32u);
 }
@@ -419,9 +464,23 @@ void put_signed(inout Group u, uvec4 index, uvec4 signs) {
     u.b = with_signs(uvec4(e2, e3), uvec4(signs.z, signs.z >> 4, signs.w, signs.w >> 4));
 }
 
-uvec4 even_signs_4(uvec4 codes) {
-    return uvec4(even_signs(codes.x & 127u), even_signs(codes.y & 127u),
-                 even_signs(codes.z & 127u), even_signs(codes.w & 127u));
+// Four codes of seven signs, 7 bits apart, each with the eighth that makes the number even. Parities
+// of all four at once: bits fold onto the lowest of their code.
+uvec4 even_signs_4(uint w) {
+    uint x = w ^ (w >> 4 & 0x00E1C387u);
+    x ^= x >> 2 & 0x0060C183u;
+    x ^= x >> 1;
+    return uvec4((w & 127u) | (x << 7 & 128u), (w >> 7 & 127u) | (x & 128u),
+                 (w >> 14 & 127u) | (x >> 7 & 128u), (w >> 21 & 127u) | (x >> 14 & 128u));
+}
+
+// Two codes in the seven upper bits of the halves of a word.
+uvec2 even_signs_2(uint w) {
+    uint x = w & 0xFE00FE00u;
+    x ^= x >> 4;
+    x ^= x >> 2;
+    x ^= x >> 1;
+    return uvec2((w >> 9 & 127u) | (x >> 2 & 128u), (w >> 25) | (x >> 18 & 128u));
 }
 
 // Ternary bytes shifted by an eighth: 8 * byte + delta, |.| <= 9; two words for each delta.
@@ -446,19 +505,19 @@ void group_grid_2(uint64_t row, uint g, inout Group u) {
     uint i = g >> 3, e = g & 7u;
     if (TYPE == T_IQ2_XXS) {
         uint64_t b = row + 66u * i, rec = b + 2u + 8u * e;
-        uint ix = u32_at(rec), w = u32_at(rec + 4ul);
-        u.s0 = u.s1 = odd_scale(w >> 28);
+        uvec2 w = load_8(rec);
+        u.s0 = u.s1 = odd_scale(w.y >> 28);
         u.d = f16_at(b) * 0.125;
-        put_signed(u, bytes_of(ix), even_signs_4(uvec4(w, w >> 7, w >> 14, w >> 21)));
+        put_signed(u, bytes_of(w.x), even_signs_4(w.y));
     } else if (TYPE == T_IQ2_XS) {
         uint64_t b = row + 74u * i, at = b + 2u + 8u * e;
         uint s = u8_at(b + 66u + e);
         u.s0 = odd_scale(s);
         u.s1 = odd_scale(s >> 4);
         u.d = f16_at(b) * 0.125;
-        uint low = u32_at(at), high = u32_at(at + 4ul);
-        uvec4 v = uvec4(low & 0xFFFFu, low >> 16, high & 0xFFFFu, high >> 16);
-        put_signed(u, v & 511u, even_signs_4(v >> 9));
+        uvec2 w = load_8(at);
+        put_signed(u, uvec4(w.x, w.x >> 16, w.y, w.y >> 16) & 511u,
+                   uvec4(even_signs_2(w.x), even_signs_2(w.y)));
     } else {
         uint64_t b = row + 82u * i;
         uint s = u8_at(b + 74u + e), high = u8_at(b + 66u + e);
@@ -476,12 +535,13 @@ void group_grid_3(uint64_t row, uint g, inout Group u) {
     if (TYPE == T_IQ3_XXS) {
         uint64_t b = row + 98u * i, at = b + 2u + 8u * e;
         uint w = u32_at(b + 66u + 4u * e);
-        uvec4 signs = even_signs_4(uvec4(w, w >> 7, w >> 14, w >> 21));
+        uvec2 ix = load_8(at);
+        uvec4 signs = even_signs_4(w);
         u.s0 = u.s1 = odd_scale(w >> 28);
         u.d = f16_at(b) * 0.25;
-        u.a = with_signs(grid_words(bytes_of(u32_at(at))),
+        u.a = with_signs(grid_words(bytes_of(ix.x)),
                          uvec4(signs.x, signs.x >> 4, signs.y, signs.y >> 4));
-        u.b = with_signs(grid_words(bytes_of(u32_at(at + 4ul))),
+        u.b = with_signs(grid_words(bytes_of(ix.y)),
                          uvec4(signs.z, signs.z >> 4, signs.w, signs.w >> 4));
     } else {
         uint64_t b = row + 110u * i, at = b + 2u + 8u * e;

@@ -22,6 +22,7 @@ layout(constant_id = 3) const uint PAIR = 0u;
 layout(constant_id = 4) const uint STREAMS = 1u;
 layout(constant_id = 5) const uint DEPTH = 2u; // groups of a class between two barriers
 layout(constant_id = 6) const uint N_IN = 32u;
+layout(constant_id = 7) const uint PART = 0u; // classes of this workgroup, a plane each; 0: all
 
 #define SUMS  icoopmatNV<32, gl_ScopeSubgroup, 16, 16>
 #define LEFT  icoopmatNV<8, gl_ScopeSubgroup, 16, 32>
@@ -143,6 +144,15 @@ void multiply(uint h, uint row) {
     }
 }
 
+// The sums of class l for sum_planes.comp.
+void store_plane(uint l, uint row, uint count) {
+    [[unroll]] for (uint o = 0u; o < LOADED * SIDE; o++) {
+        uint r = row + row_at[o % LOADED];
+        uint col = 16u * (o / LOADED) + col_at[o % LOADED];
+        if (col < count && r < p.n_out) p.y.v[(l * p.n + slots[col]) * p.n_out + r] = acc[o];
+    }
+}
+
 void main() {
     uint tid = gl_LocalInvocationIndex, sub = gl_SubgroupID;
     uint row0 = gl_WorkGroupID.x * 64u, count;
@@ -155,7 +165,8 @@ void main() {
     find_elements(tid);
     [[unroll]] for (uint o = 0u; o < LOADED * SIDE; o++)
         total[o] = 0.0;
-    for (uint l = 0u; l < 8u * STREAMS; l++) {
+    uint l0 = PART * gl_WorkGroupID.z, l1 = PART != 0u ? l0 + PART : 8u * STREAMS;
+    for (uint l = l0; l < l1; l++) {
         [[unroll]] for (uint o = 0u; o < LOADED * SIDE; o++)
             acc[o] = 0.0;
         uint end = min((l / 8u + 1u) * SHARE, N_EIGHT);
@@ -173,9 +184,11 @@ void main() {
             for (uint h = 0u; h < n_here; h++)
                 multiply(h, 16u * sub);
         }
+        if (PART != 0u) store_plane(l, row0 + 16u * sub, count);
         [[unroll]] for (uint o = 0u; o < LOADED * SIDE; o++)
             total[o] += acc[o];
     }
+    if (PART != 0u) return;
     [[unroll]] for (uint o = 0u; o < LOADED * SIDE; o++) {
         uint r = row0 + 16u * sub + row_at[o % LOADED];
         uint col = 16u * (o / LOADED) + col_at[o % LOADED];

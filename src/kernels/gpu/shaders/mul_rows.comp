@@ -4,6 +4,7 @@
 // y = W x, up to 8 rows of x a workgroup (the second dimension of the grid goes on to the next).
 // 8 lanes for each stream take the classes of a row of W, and one lane a result adds them up. With
 // experts: one slot a workgroup.
+#define RG_BIASED
 #include "product.glsl"
 
 layout(local_size_x = 128) in;
@@ -144,15 +145,19 @@ void codes_at(uint g) {
             a = x_codes[2u * at];
             b = x_codes[2u * at + 1u];
             dx = x_scale[at];
-            if (MINS) sums = x_sums[at];
+            if (MINS || BIAS != 0) sums = x_sums[at];
         } else {
             a = U32x4(x[c] + 32u * g).v[0];
             b = U32x4(x[c] + 32u * g).v[1];
             dx = F32(x[c] + N_IN).v[g];
-            if (MINS) sums = U32(x[c] + N_IN + N_IN / 8u).v[g];
+            if (MINS || BIAS != 0) sums = U32(x[c] + N_IN + N_IN / 8u).v[g];
         }
         [[unroll]] for (uint r = 0u; r < N; r++) {
             int t0 = dot_16(u[r].a, a), t1 = dot_16(u[r].b, b);
+            if (BIAS != 0) {
+                t0 -= BIAS * bitfieldExtract(int(sums), 0, 16);
+                t1 -= BIAS * (int(sums) >> 16);
+            }
             acc[r * COLS + c] = add_group(u[r], t0, t1, dx, sums, acc[r * COLS + c]);
         }
     }

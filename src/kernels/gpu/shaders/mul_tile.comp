@@ -11,6 +11,7 @@ layout(constant_id = 1) const uint SIDE = 4u; // columns of a thread
 layout(constant_id = 2) const uint EPI = 0u;
 layout(constant_id = 3) const uint PAIR = 0u;
 layout(constant_id = 4) const uint STREAMS = 1u;
+layout(constant_id = 5) const uint PART = 0u; // classes of this workgroup, a plane each; 0: all
 
 const uint COLS = 16u * SIDE;
 shared uvec4 w_tile[2][8][16]; // [group][word][row / 4]: codes; floats: [.][4 * group ..] below
@@ -136,6 +137,14 @@ void multiply_floats(uint tx, uint ty) {
     }
 }
 
+// The sums of class l for sum_planes.comp.
+void store_plane(uint l, uint row, uint tx, uint count) {
+    [[unroll]] for (uint o = 0u; o < 4u * SIDE; o++) {
+        uint r = row + o % 4u, col = tx + 16u * (o / 4u);
+        if (col < count && r < p.n_out) p.y.v[(l * p.n + slots[col]) * p.n_out + r] = acc[o];
+    }
+}
+
 void main() {
     uint tid = gl_LocalInvocationIndex, tx = tid & 15u, ty = tid >> 4;
     uint row0 = gl_WorkGroupID.x * 64u, count;
@@ -147,7 +156,8 @@ void main() {
         total[o] = 0.0;
     uint n_group = (p.n_in + 31u) / 32u, n_eight = (n_group + 7u) / 8u;
     uint share_ = (n_eight + STREAMS - 1u) / STREAMS;
-    for (uint l = 0u; l < 8u * STREAMS; l++) {
+    uint l0 = PART * gl_WorkGroupID.z, l1 = PART != 0u ? l0 + PART : 8u * STREAMS;
+    for (uint l = l0; l < l1; l++) {
         [[unroll]] for (uint o = 0u; o < 4u * SIDE; o++)
             acc[o] = 0.0;
         uint end = min((l / 8u + 1u) * share_, n_eight);
@@ -171,9 +181,11 @@ void main() {
             for (uint h = 0u; h < n_here; h++)
                 multiply_codes(h, tx, ty);
         }
+        if (PART != 0u) store_plane(l, row0 + 4u * ty, tx, count);
         [[unroll]] for (uint o = 0u; o < 4u * SIDE; o++)
             total[o] += acc[o];
     }
+    if (PART != 0u) return;
     [[unroll]] for (uint j = 0u; j < SIDE; j++) {
         uint col = tx + 16u * j;
         if (col >= count) continue;

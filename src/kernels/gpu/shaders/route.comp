@@ -3,6 +3,7 @@
 // The k best experts of a row, best first (ties: lower index, NaN last), and their softmax weights
 // over the chosen ones. A given list of experts is only weighed.
 #include "common.glsl"
+#include "order.glsl"
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint GIVEN = 0u;
@@ -22,13 +23,6 @@ shared uint bins[BINS];    // of four threads
 shared uint bound, n_left;
 shared uint chosen[256];
 shared float parts[256];
-
-// Rises with x; both zeros are one value, what is not a number comes last.
-uint key_of(float x) {
-    if (isnan(x)) return 0u;
-    uint bits = x == 0.0 ? 0u : floatBitsToUint(x);
-    return (bits & 0x80000000u) != 0u ? ~bits : bits | 0x80000000u;
-}
 
 uint key_at(uint i) {
     return key_of(p.logits.v[gl_WorkGroupID.x * p.n + i]);

@@ -1,0 +1,194 @@
+/* Windows on a GPU: built ahead of the first token, joined kernels taken apart, the profile of
+ * their kernels.
+ */
+#include "support/gpu_trunk.h"
+
+#include <math.h>
+
+#define CAP 128u
+
+/* Behind a prewarm the first windows record nothing more, whether blocks are selected or not. */
+static void prewarm(void **state) {
+    (void)state;
+    bench b = open_bench("c-f32.gguf", "c-f32", 90);
+    rg_core_options o = gpu_options(16);
+    o.gpu_prewarm = RG_GPU_PREWARM_ON;
+    rg_core *core = open_core(&b, &o);
+    rg_seq *seq = NULL;
+    rg_status st = {0};
+    sheet s = new_sheet(&b);
+    if (rg_seq_create(&seq, core, &(rg_seq_options){.n_ctx = N_CTX}, &st) != RG_OK)
+        fail_msg("%s", st.message);
+    const uint32_t kernels = rg_gpu_kernels(core->gpu->gpu), windows = core->gpu->n_recorded;
+    assert_true(kernels > 0);
+    assert_true(windows >= 2 * RG_GPU_ROWS_MAX);
+    for (uint32_t T = 1; T <= RG_GPU_ROWS_MAX; T++) {
+        rg_seq_reset(seq);
+        if (one_token(core, seq, &b, T, &s, &st) != RG_OK) fail_msg("%s", st.message);
+    }
+    assert_int_equal(core->gpu->n_recorded, windows);
+    /* Up to where blocks are selected: wide windows are recorded each time, nothing is built. */
+    eval_on(core, seq, &b, 16, 6, &s);
+    assert_int_equal(rg_gpu_kernels(core->gpu->gpu), kernels);
+    assert_int_equal(rg_core_gpu_complaints(core), 0);
+    rg_seq_destroy(seq);
+    rg_core_destroy(core);
+    rg_free(s.rows);
+    close_bench(&b);
+}
+
+/* Each joined kernel taken apart: the same bits, and more dispatches. */
+static void switches(void **state) {
+    (void)state;
+    bench b = open_bench("a-mix.gguf", "a-mix", 9);
+    const rg_core_options o = gpu_options(16);
+    rg_core *core = open_core(&b, &o);
+    sheet want = new_sheet(&b), got = new_sheet(&b);
+    uint32_t joined = 0, apart = 0, barriers = 0, all_barriers = 0;
+    eval(core, &b, 3, 4, &want);
+    rg_core_gpu_counts(core, &joined, &barriers);
+    for (uint32_t bit = 1; bit <= RG_GPU_FUSE_ALL; bit *= 2) {
+        char what[40];
+        snprintf(what, sizeof what, "without %u", bit);
+        rg_core_gpu_switch(core, bit, 0, false);
+        eval(core, &b, 3, 4, &got);
+        expect_same(&got, &want, b.n, what);
+        rg_core_gpu_counts(core, &apart, &all_barriers);
+        if (bit != RG_GPU_UNROLL) assert_true(apart > joined);
+    }
+    rg_core_gpu_switch(core, RG_GPU_FUSE_ALL, 1, true);
+    eval(core, &b, 3, 4, &got);
+    expect_same(&got, &want, b.n, "all apart");
+    rg_core_gpu_counts(core, &apart, &all_barriers);
+    assert_true(all_barriers > barriers);
+    print_message("%u dispatches and %u barriers, apart %u and %u\n", joined, barriers, apart,
+                  all_barriers);
+    assert_int_equal(rg_core_gpu_complaints(core), 0);
+    rg_core_destroy(core);
+    rg_free(want.rows);
+    rg_free(got.rows);
+    close_bench(&b);
+}
+
+typedef struct picks {
+    const rg_core *core;
+    const sheet *want;
+    uint32_t n, n_all; /* rows; of them with more than one logit */
+} picks;
+
+/* The best of the row, the lowest id among equals, is that of all logits, with its bits. */
+static rg_code compare_best(void *user, uint32_t position, const float *logits, rg_status *st) {
+    picks *p = user;
+    const size_t V = p->want->n_vocab;
+    const float *want = p->want->rows + position * V;
+    size_t best = 0, got = 0, finite = 0;
+    (void)st;
+    for (size_t i = 0; i < V; i++) {
+        if (want[i] > want[best]) best = i;
+        if (logits[i] > logits[got]) got = i;
+        finite += isfinite(logits[i]) ? 1 : 0;
+    }
+    assert_int_equal(got, best);
+    assert_int_equal(rg_core_gpu_best(p->core), finite == 1 ? (int64_t)best : -1);
+    assert_true(same_bits(logits[got], want[best]));
+    assert_true(finite == 1 || finite == V);
+    p->n_all += finite == V;
+    p->n++;
+    return RG_OK;
+}
+
+/* One token at a time with the best logit alone wanted, then with all again, then in a window. */
+static void best_alone(void **state) {
+    (void)state;
+    bench b = open_bench("a-mix.gguf", "a-mix", 9);
+    for (int streamed = 0; streamed < 2; streamed++) {
+        rg_core_options o = gpu_options(16);
+        if (streamed) o.arena_bytes = arena_of(&b, 9);
+        rg_core *core = open_core(&b, &o);
+        sheet want = new_sheet(&b);
+        rg_seq *seq = NULL;
+        rg_status st = {0};
+        picks p = {.core = core, .want = &want};
+        const rg_logits_sink sink = {.row = compare_best, .user = &p};
+        static const uint32_t cuts[] = {3, 2, 3, 1}; /* best, all, a window, best */
+        uint32_t at = 0;
+        eval(core, &b, 1, 0, &want);
+        if (rg_seq_create(&seq, core, &(rg_seq_options){.n_ctx = N_CTX}, &st) != RG_OK)
+            fail_msg("%s", st.message);
+        for (uint32_t i = 0; i < RG_ARRAY_LEN(cuts); i++) {
+            rg_core_want_best_only(core, i != 1);
+            if (rg_core_eval(core, seq, b.ids + at, cuts[i], i == 2 ? cuts[i] : 1, RG_WANT_ALL,
+                             &sink, NULL, &st) != RG_OK)
+                fail_msg("%s", st.message);
+            at += cuts[i];
+        }
+        assert_int_equal(p.n, b.n);
+        assert_int_equal(p.n_all, cuts[1] + cuts[2]);
+        assert_int_equal(rg_core_gpu_complaints(core), 0);
+        rg_seq_destroy(seq);
+        rg_core_destroy(core);
+        rg_free(want.rows);
+    }
+    close_bench(&b);
+}
+
+/* The table of kernel times: what the device did, and one row for the rest of the windows. */
+static void check_table(const rg_core *core, const rg_core_gpu_row *rows, uint32_t n_row) {
+    rg_kernel_time t[CAP];
+    uint64_t device = 0, host = 0, want = 0;
+    const size_t n = rg_core_kernel_times(core, t, CAP);
+    for (size_t i = 0; i < n; i++) {
+        *(strcmp(t[i].part, "host") == 0 ? &host : &device) += t[i].ns;
+        assert_true(t[i].calls > 0);
+        assert_true(t[i].type == RG_TYPE_COUNT || rg_type_get(t[i].type));
+    }
+    for (uint32_t i = 0; i < n_row; i++)
+        want += rows[i].ns;
+    assert_int_equal(device, want);
+    assert_true(host > 0);
+    assert_int_equal(device + host, core->gpu->windows_ns);
+}
+
+/* Rows of the profile hold every dispatch; products know their bytes. Streamed windows too. */
+static void profile_rows(void **state) {
+    (void)state;
+    bench b = open_bench("a-mix.gguf", "a-mix", 6);
+    for (int streamed = 0; streamed < 2; streamed++) {
+        rg_core_options o = gpu_options(16);
+        o.gpu_stamps = true;
+        if (streamed) o.arena_bytes = arena_of(&b, 9);
+        rg_core *core = open_core(&b, &o);
+        sheet s = new_sheet(&b);
+        rg_core_gpu_row rows[CAP];
+        uint32_t dispatches = 0, barriers = 0;
+        eval(core, &b, 6, 0, &s);
+        rg_core_gpu_counts(core, &dispatches, &barriers);
+        const uint32_t n = rg_core_gpu_rows(core, rows, CAP);
+        uint64_t calls = 0, products = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            calls += rows[i].calls;
+            products += strcmp(rows[i].name, "mul_rows") == 0 && rows[i].type[0] && rows[i].bytes;
+            if (i) assert_true(rows[i - 1].ns >= rows[i].ns);
+        }
+        assert_int_equal(calls, dispatches);
+        assert_true(products > 0);
+        assert_true(n && rows[0].ns > 0);
+        check_table(core, rows, n);
+        rg_core_gpu_rows_reset(core);
+        assert_int_equal(rg_core_gpu_rows(core, rows, CAP), 0);
+        rg_core_destroy(core);
+        rg_free(s.rows);
+    }
+    close_bench(&b);
+}
+
+int main(void) {
+    if (!gpu_here()) return 77;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(prewarm),
+        cmocka_unit_test(switches),
+        cmocka_unit_test(profile_rows),
+        cmocka_unit_test(best_alone),
+    };
+    return failed_or_leaked(cmocka_run_group_tests(tests, NULL, NULL));
+}
