@@ -1,6 +1,6 @@
 """Drafts against the golden data, and the charter's clause about them: never another bit.
 
-usage: drafts.py REGOLITH [full [PART [FROM TO]]]
+usage: drafts.py REGOLITH [full [PART [FROM TO [STEP]]]]
 
 Golden: the chained drafts of the BF16 demo, and how often its first drafts are right, as a training
 run measured it. Charter: ids and logits of a generation are equal without drafts and with drafts of
@@ -297,4 +297,4 @@ def body(report, engine, what='', part='', *span):
 
 
 if __name__ == '__main__':
-    main('drafts', body, 4)
+    main('drafts', body, 5)
