@@ -79,7 +79,7 @@ typedef struct arm {
 
 static void die(const char *what, const rg_status *st) {
     fprintf(stderr, "draft_sessions_test: %s: %s\n", what, st->message);
-    exit(1);
+    abort();
 }
 
 /* ---- arms ----------------------------------------------------------------------------------- */
@@ -180,7 +180,7 @@ static void pick(talk *t, const job *j) {
         if (t->guide && rg_guide_accept(t->guide, step.id, &st) != RG_OK) die("guide", &st);
         if (step.end) {
             fprintf(stderr, "draft_sessions_test: a text ends after %u tokens\n", t->n);
-            exit(1);
+            abort();
         }
         t->ids[t->n++] = step.id;
     } while (t->n < j->n_token && rg_session_follow(t->session, t->ids[t->n - 1]));
