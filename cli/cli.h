@@ -95,7 +95,7 @@ typedef struct cli_options {
     const char *ab[CLI_AB_MAX]; /* [n_ab] "flag=a,b" */
     size_t n_ab;
     bool cold, generate, time_kernels;
-    const char *sweep; /* bench: kind of product whose shapes are measured; NULL = none */
+    const char *sweep;   /* bench: kind of product whose shapes are measured; NULL = none */
     double ceiling_gb_s; /* 0: to be measured */
     /* kld */
     const char *save, *csv;

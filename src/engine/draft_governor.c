@@ -99,6 +99,7 @@ double rg_governor_rate(const rg_governor *g, rg_draft_source source, uint32_t p
  * beside it, so that a bad start does not end it, nor the lengths behind it. */
 double rg_governor_window_ns(const rg_governor *g, uint32_t rows) {
     const rg_governor_memory *m = g->m;
+    RG_ASSERT(rows <= RG_VERIFY_ROWS);
     const double plain = m->window_ns[1], n = m->n_window[rows];
     if (rows <= 1 || !(plain > 0) || n >= LINE_WINDOWS) return m->window_ns[rows];
     const double line = plain * (1 + m->slope * (rows - 1));

@@ -77,11 +77,11 @@ struct rg_gpu_core {
     uint32_t *list, *grids; /* device: plans of the device itself */
     float *planes;          /* device: parts of products of few tiles */
     size_t planes_bytes;
-    uint32_t *best_parts;   /* device: of rg_gpu_best */
-    rg_gpu_shared to;       /* host addresses */
-    rg_gpu_shared at;       /* the same places, device addresses */
-    rg_gpu_seen from;       /* host addresses */
-    rg_gpu_seen out;        /* device addresses */
+    uint32_t *best_parts; /* device: of rg_gpu_best */
+    rg_gpu_shared to;     /* host addresses */
+    rg_gpu_shared at;     /* the same places, device addresses */
+    rg_gpu_seen from;     /* host addresses */
+    rg_gpu_seen out;      /* device addresses */
     rg_gpu_list *head, *zero;
     rg_gpu_list *steps[RG_GPU_STEPS], *last; /* of turns */
     /* Of windows whose experts are all in memory: of 1, 2, ... rows, then of more. */
