@@ -2,6 +2,8 @@
 #ifndef RG_CLI_BENCH_H
 #define RG_CLI_BENCH_H
 
+#include <jansson.h>
+
 #include "cli/cli.h"
 #include "forge/forge.h"
 
@@ -99,6 +101,9 @@ int bench_drafts(const cli_options *opt);
 /* bench_kernels.c: where the time of prefill and decode goes, kernel by kernel. `opt` has a
  * context. */
 int bench_kernels(const cli_options *opt);
+/* bench_kernels.c: a flag's figures as JSON; takes the object, which may be NULL: no memory.
+ * Returns an exit code. */
+int bench_print_object(json_t *o, const char *flag);
 /* bench_sweep.c: the shapes of the GPU's products, timed; the best are kept for the next starts. */
 int bench_sweep(const cli_options *opt);
 

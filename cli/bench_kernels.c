@@ -219,19 +219,23 @@ static json_t *phase_json(const kernel_job *job, const kernel_phase *phase) {
     return NULL;
 }
 
+int bench_print_object(json_t *o, const char *flag) {
+    const int written = o ? json_dumpf(o, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : -1;
+    json_decref(o);
+    putchar('\n');
+    if (written == 0) return CLI_OK;
+    rg_status st = {0};
+    (void)rg_fail(&st, RG_NOMEM, "no memory for the JSON of bench %s", flag);
+    return cli_fail(&st);
+}
+
 static int print_json(const kernel_job *job) {
     json_t *o = json_pack(
         "{s:s, s:i, s:s, s:s, s:i, s:f, s:f, s:o, s:o}", "model", job->base.opt->model, "threads",
         job->info.n_threads, "cpu_level", job->info.cpu_level, "gpu", job->info.gpu, "reps",
         (int)job->base.opt->reps, "read_gb_s", job->read_gb_s, "int8_gmac_s", job->int8_gmac_s,
         "prefill", phase_json(job, &job->prefill), "decode", phase_json(job, &job->decode));
-    const int written = o ? json_dumpf(o, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : -1;
-    json_decref(o);
-    putchar('\n');
-    if (written == 0) return CLI_OK;
-    rg_status st = {0};
-    (void)rg_fail(&st, RG_NOMEM, "no memory for the JSON of bench --kernels");
-    return cli_fail(&st);
+    return bench_print_object(o, "--kernels");
 }
 
 /* ---- command -------------------------------------------------------------------------------- */

@@ -62,13 +62,7 @@ static int finish(sweep_job *job, const rg_engine *engine) {
     }
     json_t *o = json_pack("{s:s, s:s, s:s, s:O}", "model", job->opt->model, "gpu", info.gpu, "kept",
                           rg_engine_sweep_path(engine), "products", job->rows);
-    const int written = o ? json_dumpf(o, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : -1;
-    json_decref(o);
-    putchar('\n');
-    if (written == 0) return CLI_OK;
-    rg_status st = {0};
-    (void)rg_fail(&st, RG_NOMEM, "no memory for the JSON of bench --sweep");
-    return cli_fail(&st);
+    return bench_print_object(o, "--sweep");
 }
 
 int bench_sweep(const cli_options *opt) {

@@ -171,16 +171,12 @@ int cli_bench(const cli_options *opt) {
     if (o.time_kernels && (o.draft != RG_DRAFT_OFF || o.n_ab)) {
         return cli_usage("bench", "--kernels goes without --draft and --ab");
     }
-    if (o.sweep) {
-        if (!o.gpu || o.time_kernels || o.n_ab || o.draft != RG_DRAFT_OFF)
-            return cli_usage("bench", "--sweep wants --backend vulkan, without --kernels, --ab "
-                                      "and --draft");
-        code = bench_sweep(&o);
-        const int flushed = cli_finish_output();
-        return code == CLI_OK ? flushed : code;
+    if (o.sweep && (!o.gpu || o.time_kernels || o.n_ab || o.draft != RG_DRAFT_OFF)) {
+        return cli_usage("bench", "--sweep wants --backend vulkan, without --kernels, --ab "
+                                  "and --draft");
     }
-    if (o.time_kernels || (o.draft != RG_DRAFT_OFF && !o.n_ab)) {
-        code = o.time_kernels ? bench_kernels(&o) : bench_drafts(&o);
+    if (o.sweep || o.time_kernels || (o.draft != RG_DRAFT_OFF && !o.n_ab)) {
+        code = o.sweep ? bench_sweep(&o) : o.time_kernels ? bench_kernels(&o) : bench_drafts(&o);
         const int flushed = cli_finish_output();
         return code == CLI_OK ? flushed : code;
     }

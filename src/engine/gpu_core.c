@@ -162,7 +162,6 @@ rg_code rg_gpu_core_arena(rg_gpu_core *g, rg_stream_options *o, rg_status *st) {
     o->memory = g->arena_host;
     if (!discrete) return RG_OK;
     /* Memory that the driver mapped has no pages a drive could write to: a processor copies. */
-    o->backend = RG_STREAM_PREAD;
     o->staged = true;
     if (o->direct == RG_DIRECT_AUTO && experts_bytes(o) < rg_mem_available_bytes() / 4 * 3)
         o->direct = RG_DIRECT_OFF;
