@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <xxhash.h>
 
-#include "kernels/gpu/gpu_hash.h"
 #include "support/released.h"
 
 static char path[64];
@@ -126,7 +126,7 @@ static rg_code read_text(const char *lines) {
     const int n = snprintf(text, sizeof text, "regolith-gpu-tiles 1 10de 2335 91234567 %s", lines);
     assert_true(n > 0 && (size_t)n + 32 < sizeof text);
     const int more = snprintf(text + n, sizeof text - (size_t)n, "hash %016llx\n",
-                              (unsigned long long)rg_gpu_hash(text, (size_t)n));
+                              (unsigned long long)XXH3_64bits(text, (size_t)n));
     put(text, (size_t)n + (size_t)more);
     const rg_code rc = read_table(&got, &device);
     rg_gpu_tiles_deinit(&got);

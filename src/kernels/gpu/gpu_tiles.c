@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/gpu/gpu_hash.h"
+#include <xxhash.h>
 
 #define FILE_BYTES_MAX ((size_t)1 << 20)
 #define ACCUMULATORS   32u /* rows of a lane times columns that are worth a try */
@@ -205,7 +205,7 @@ static bool is_whole(char *text, size_t bytes) {
     if (!word || strcmp(word, "hash") != 0 || !next_number(&line, 16, UINT64_MAX, &hash) || *line)
         return false;
     last[1] = 0;
-    return hash == rg_gpu_hash(text, (size_t)(last + 1 - text));
+    return hash == XXH3_64bits(text, (size_t)(last + 1 - text));
 }
 
 /* The first line: whose table this is, and of how many tiles. */
@@ -268,7 +268,7 @@ static rg_code render(const rg_gpu_tiles *tiles, const rg_gpu_info *info, rg_buf
                              k->n_out, k->n, t->group_rows, t->side, t->depth, t->loop,
                              t->no_matrix));
     }
-    return rg_buf_printf(b, st, "hash %016" PRIx64 "\n", rg_gpu_hash(b->data, b->len));
+    return rg_buf_printf(b, st, "hash %016" PRIx64 "\n", XXH3_64bits(b->data, b->len));
 }
 
 /* Written beside, then moved: a reader never sees half a table. */

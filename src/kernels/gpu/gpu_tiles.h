@@ -5,7 +5,7 @@
  * number of lines. Then a line for each product: its kind, the weights' type, whether gate and up
  * are joined, whether it makes codes itself, n_in, n_out, columns; then the shape: rows of a lane,
  * side, depth, 1 for a loop that stays one, 1 for tiles without matrix units. Last line: "hash" and
- * the FNV-1a of everything before it. What does not read so, all of it, is left alone.
+ * the XXH3 of everything before it. What does not read so, all of it, is left alone.
  */
 #ifndef RG_GPU_TILES_H
 #define RG_GPU_TILES_H

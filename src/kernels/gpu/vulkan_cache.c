@@ -5,7 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "kernels/gpu/gpu_hash.h"
+#include <xxhash.h>
+
 #include "kernels/gpu/vulkan.h"
 
 #define CACHE_BYTES_MAX ((size_t)256 << 20)
@@ -35,7 +36,7 @@ static rg_gpu_cache judge(const rg_gpu *gpu, const uint8_t *file, size_t bytes) 
     memcpy(&head, file, sizeof head);
     const uint8_t *data = file + sizeof head;
     if (memcmp(head.mark, mark, sizeof mark) != 0 || head.bytes != bytes - sizeof head ||
-        head.hash != rg_gpu_hash(data, bytes - sizeof head))
+        head.hash != XXH3_64bits(data, bytes - sizeof head))
         return RG_GPU_CACHE_DAMAGED;
     return is_own(gpu, data) ? RG_GPU_CACHE_USED : RG_GPU_CACHE_FOREIGN;
 }
@@ -86,7 +87,7 @@ void rg_vk_cache_save(const rg_gpu *gpu) {
     if (!file) return;
     uint8_t *data = file + sizeof(cache_head);
     if (vk->GetPipelineCacheData(gpu->device, gpu->cache, &bytes, data) == VK_SUCCESS) {
-        cache_head head = {.bytes = bytes, .hash = rg_gpu_hash(data, bytes)};
+        cache_head head = {.bytes = bytes, .hash = XXH3_64bits(data, bytes)};
         memcpy(head.mark, mark, sizeof mark);
         memcpy(file, &head, sizeof head);
         write_file(gpu, file, sizeof head + bytes);
