@@ -39,8 +39,8 @@ static const char schema_text[] =
     "\"integer\",\"minimum\":-20,\"maximum\":300}}}}";
 
 static const char *const prompts[N_TALK] = {
-    "<|im_start|>user\nDefine "
-    "reparation.<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+    ("<|im_start|>user\nDefine "
+     "reparation.<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"),
     "Sir Walter had at first thought more of London; but Mr. Shepherd felt that he could not",
     "0001 anne 54\n0002 walter 91\n0003 russell 31\n0001 anne 54\n0002 walter 91\n0003 russell",
     "And the sons of Merari by their families; Mahli, and Mushi. And these are the families of"};

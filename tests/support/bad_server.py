@@ -5,7 +5,8 @@ the repository's name: plain, norange (answers 200 to a range), cut (breaks off 
 each response), redirect, busy (429 with Retry-After, then 503, then works), short (says a smaller
 length than listed), long (sends more than listed), hash (other bytes than the listing's hash),
 grow (the file is another, larger one after the first try), never (503 for ever), part (no second
-part), evil (names that leave the folder), slow (takes half a second for a file).
+part), evil (names that leave the folder), held (sends no more than `Hub.limit` bytes of a file and
+then waits for the client to go; all of it where that is None).
 """
 import hashlib
 import http.server
@@ -19,6 +20,7 @@ class Hub:
         self.content, self.parts = content, parts or {}
         self.requests = []  # (repository, path, range header)
         self.counts = {}
+        self.limit = None
         hub = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -66,20 +68,20 @@ class Hub:
             h.close_connection = True
             h.connection.shutdown(2)
 
-    def send_slowly(self, h, body, begin):
+    def send_held(self, h, body, begin):
         h.send_response(206 if begin else 200)
         h.send_header("Content-Length", str(len(body) - begin))
         if begin:
             h.send_header("Content-Range", f"bytes {begin}-{len(body) - 1}/{len(body)}")
         h.end_headers()
-        step = len(body) // 25
         try:
-            for at in range(begin, len(body), step):
-                h.wfile.write(body[at:at + step])
-                h.wfile.flush()
-                time.sleep(0.02)
+            h.wfile.write(body[begin:self.limit])
+            h.wfile.flush()
+            if self.limit is not None:
+                h.connection.recv(1)
         except OSError:  # the client was killed
-            h.close_connection = True
+            pass
+        h.close_connection = True
 
     def listing(self, h, repo):
         rows = [{"type": "file", "path": p, "size": 150,
@@ -120,8 +122,8 @@ class Hub:
         if repo in ("cut", "norange", "grow"):
             rest = len(body) - (begin or 0)
             keep = None if (repo != "cut" and n > 1) else max(1, rest // 2) if rest > 64 else None
-        if repo == "slow":
-            return self.send_slowly(h, body, begin or 0)
+        if repo == "held":
+            return self.send_held(h, body, begin or 0)
         if begin is None:
             return self.send(h, 200, body, [("ETag", '"%d"' % len(body))], keep=keep)
         if begin >= len(body):
