@@ -17,7 +17,7 @@ front=()
 case $preset in
 tsan)
     # The rooms whose code runs on several threads.
-    targets=(tests_base tests_stream tests_store tests_serve regolith)
+    targets=(tests_base tests_stream tests_store tests_serve draft_sessions_test regolith)
     select=(-L '^(base|stream|store|serve)$' -E '^(pack_|budget|sim$|cache_model|serve_prefix)')
     # gcc 12's runtime dies on kernels that randomise addresses widely.
     if setarch -R true 2>/dev/null; then front=(setarch -R); fi
