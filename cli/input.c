@@ -89,9 +89,9 @@ void cli_find_gpu_cache(cli_options *o) {
     snprintf(o->gpu_cache, sizeof o->gpu_cache, "%s/gpu-kernels.bin", dir);
 }
 
-/* The GPU takes no drafts: `auto` means none there. */
+/* The draft block is not computed on a GPU: `auto` means drafts from the text there. */
 static rg_draft_mode draft_of(const cli_options *opt) {
-    return opt->gpu && opt->draft == RG_DRAFT_AUTO ? RG_DRAFT_OFF : opt->draft;
+    return opt->gpu && opt->draft == RG_DRAFT_AUTO ? RG_DRAFT_SUFFIX : opt->draft;
 }
 
 static bool uses_mtp(const cli_options *opt) {

@@ -78,11 +78,15 @@ static rg_code give_open_logits(rg_core *core, const rg_segment *segs, uint32_t 
     _Static_assert(RG_OPEN_ROWS_MAX == RG_HEAD_ROWS, "they go through the head at once");
     uint32_t n = 0;
     for (uint32_t i = 0; i < n_seg; i++) {
-        for (uint32_t k = 0; segs[i].open && k < segs[i].n; k++)
-            to_head(core, n++, segs[i].row0 + k);
+        if (!segs[i].open) continue;
+        if (core->gpu) RG_TRY(rg_gpu_head(core, segs[i].row0, segs[i].n, n, st));
+        for (uint32_t k = 0; !core->gpu && k < segs[i].n; k++)
+            to_head(core, n + k, segs[i].row0 + k);
+        n += segs[i].n;
     }
     if (n == 0) return RG_OK;
-    RG_TRY(rg_core_head(core, &core->w.output_hc, &core->w.output, core->s.head_rows, n, st));
+    if (!core->gpu)
+        RG_TRY(rg_core_head(core, &core->w.output_hc, &core->w.output, core->s.head_rows, n, st));
     *logits = core->s.logits;
     return RG_OK;
 }
@@ -92,7 +96,7 @@ static rg_code give_device_logits(rg_core *core, const rg_batch_rows *parts, uin
                                   const rg_segment *segs, rg_status *st) {
     for (uint32_t i = 0; i < n_part; i++) {
         if (!parts[i].logits || parts[i].open) continue;
-        RG_TRY(rg_gpu_head(core, segs[i].row0 + segs[i].n - 1, 1, st));
+        RG_TRY(rg_gpu_head(core, segs[i].row0 + segs[i].n - 1, 1, 0, st));
         memcpy(parts[i].logits, core->s.logits, core->hp->n_vocab * sizeof(float));
     }
     return RG_OK;

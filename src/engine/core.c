@@ -360,7 +360,7 @@ static rg_code give_logits(rg_core *core, const rg_segment *seg, uint32_t row,
         const uint32_t n = seg->n - row < RG_HEAD_ROWS ? seg->n - row : RG_HEAD_ROWS;
         guard(core, true);
         const rg_code rc = core->gpu
-                               ? rg_gpu_head(core, seg->row0 + row, n, st)
+                               ? rg_gpu_head(core, seg->row0 + row, n, 0, st)
                                : rg_core_head(core, &core->w.output_hc, &core->w.output,
                                               core->s.residual + (seg->row0 + row) * HE, n, st);
         guard(core, false);

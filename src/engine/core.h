@@ -262,7 +262,7 @@ typedef struct rg_layer_state {
     float *ple_conv; /* [(n_tap - 1) * ngram][H*E] */
     /* The last window's drafts, [draft_max] rows each (draft_journal.c); NULL without drafts. */
     float *draft_qkv, *draft_conv;   /* [channels] before and behind the convolution */
-    float *draft_decay, *draft_beta; /* [Hv] */
+    float *draft_decay, *draft_beta; /* [Hv]; on a device alpha in the decay's place */
     float *draft_ple;                /* [H*E] */
 } rg_layer_state;
 

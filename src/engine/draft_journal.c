@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "engine/core.h"
+#include "engine/gpu_core.h"
 
 /* ---- histories and states ------------------------------------------------------------------- */
 
@@ -72,16 +73,18 @@ static void replay_heads(void *arg, size_t begin, size_t end, int thread) {
 
 void rg_seq_settle(rg_seq *seq) {
     const rg_hparams *hp = seq->core->hp;
+    RG_ASSERT(!seq->gpu);
     if (!seq->n_owed) return;
     rg_pool_run(seq->core->pool, (size_t)hp->n_layer * hp->n_v_head, 1, replay_heads, seq);
     seq->n_owed = 0;
 }
 
-/* The accepted drafts enter the histories now and the states with the next window. */
+/* The accepted drafts enter the histories now and the states with the next window; on a device both
+ * with the next window. */
 static void accept_drafts(rg_seq *seq, uint32_t n) {
     const rg_hparams *hp = seq->core->hp;
     const size_t HE = (size_t)hp->n_hc * hp->n_embd, channels = rg_gdn_channels(hp);
-    for (uint32_t i = 0; i < hp->n_layer && n; i++) {
+    for (uint32_t i = 0; i < hp->n_layer && n && !seq->gpu; i++) {
         rg_layer_state *l = &seq->layers[i];
         if (l->conv) rg_history_push(l->conv, hp->ssm_conv - 1, channels, l->draft_qkv, n);
         if (l->ple_conv) {
@@ -157,6 +160,15 @@ static rg_code fail_parts(rg_core *core, const rg_verify *parts, uint32_t n_part
     return rc;
 }
 
+static rg_code head(rg_core *core, uint32_t rows, rg_status *st) {
+    if (core->gpu) return rg_gpu_head(core, 0, rows, 0, st); /* drivers allocate as they like */
+    rg_alloc_guard_enter();
+    const rg_code rc =
+        rg_core_head(core, &core->w.output_hc, &core->w.output, core->s.residual, rows, st);
+    rg_alloc_guard_leave();
+    return rc;
+}
+
 rg_code rg_core_verify(rg_core *core, const rg_verify *parts, uint32_t n_part,
                        const atomic_bool *cancel, const float **logits, rg_status *st) {
     rg_segment segs[RG_SEGMENTS_MAX];
@@ -169,11 +181,7 @@ rg_code rg_core_verify(rg_core *core, const rg_verify *parts, uint32_t n_part,
     rg_journal_begin(core);
     rg_code rc = rg_window_run(&win, &call, st);
     rg_ple_abandon(core);
-    if (rc == RG_OK) {
-        rg_alloc_guard_enter();
-        rc = rg_core_head(core, &core->w.output_hc, &core->w.output, core->s.residual, win.T, st);
-        rg_alloc_guard_leave();
-    }
+    if (rc == RG_OK) rc = head(core, win.T, st);
     if (rc != RG_OK) return fail_parts(core, parts, n_part, rc);
     for (uint32_t i = 0; i < n_part; i++) {
         parts[i].seq->n_open = parts[i].n;

@@ -6,6 +6,7 @@
 
 #include "engine/core.h"
 #include "engine/draft_suffix.h"
+#include "engine/gpu_core.h"
 
 const char *rg_source_name(rg_draft_source source) {
     static const char *const text[] = {
@@ -30,6 +31,7 @@ struct rg_drafter {
     uint32_t n_made;
     uint64_t draft_ns, window_ns;
     uint64_t experts, read_bytes, waves; /* counted when it began */
+    uint32_t built;
 };
 
 /* ---- life ----------------------------------------------------------------------------------- */
@@ -172,12 +174,19 @@ static rg_code make_drafts(rg_drafter *d, const rg_drafter_request *req, uint32_
 
 /* ---- the window ----------------------------------------------------------------------------- */
 
+/* Kernels and windows of a device that were made so far. */
+static uint32_t count_built(const rg_drafter *d) {
+    const rg_gpu_core *g = d->core->gpu;
+    return g ? rg_gpu_kernels(g->gpu) + g->n_recorded : 0;
+}
+
 static void count_begin(rg_drafter *d) {
     rg_stream_meters m = {0};
     if (d->core->stream) rg_stream_meters_get(d->core->stream, &m);
     d->experts = d->core->times.n_distinct;
     d->read_bytes = m.read_bytes;
     d->waves = m.waves;
+    d->built = count_built(d);
 }
 
 rg_code rg_drafter_make(rg_drafter *d, const rg_drafter_request *req, rg_drafter_window *win,
@@ -249,12 +258,14 @@ static void count_window(rg_drafter *d, uint32_t n_kept, uint32_t rows) {
     d->stats.accepted += right;
     d->core->times.draft_offered += n;
     d->core->times.draft_accepted += right;
+    /* The first window of its length builds its kernels: that tells nothing about the next. */
+    const bool first = count_built(d) != d->built;
     const rg_governor_window learned = {.source = d->source,
                                         .n = n,
                                         .right = right,
                                         .confidence = d->confidence,
                                         .rows = rows,
-                                        .window_ns = d->window_ns,
+                                        .window_ns = first ? 0 : d->window_ns,
                                         .draft_ns = d->draft_ns,
                                         .n_made = d->n_made,
                                         .waves = m.waves - d->waves};

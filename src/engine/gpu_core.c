@@ -189,7 +189,7 @@ static size_t layout_shared(const rg_core *core, rg_gpu_shared *s, uint8_t *base
     s->ids = rg_layout_take(&p, T, sizeof *s->ids);
     s->rope = rg_layout_take(&p, T * hp->n_rot, sizeof(float));
     s->rope_blocks = rg_layout_take(&p, (T + RG_SEGMENTS_MAX) * hp->n_rot, sizeof(float));
-    s->pos0 = rg_layout_take(&p, (size_t)4 * RG_SEGMENTS_MAX, sizeof *s->pos0);
+    s->stands = rg_layout_take(&p, (size_t)2 * RG_SEGMENTS_MAX, sizeof *s->stands);
     s->ple_in = rg_layout_take(&p, T * hp->ple_n_head * hp->ple_row, sizeof(float));
     for (int i = 0; i < 3; i++)
         s->experts[i] = rg_layout_take(&p, hp->n_expert, sizeof *s->experts[i]);
@@ -316,6 +316,7 @@ static rg_code open_lists(rg_gpu_core *g, rg_status *st) {
     RG_TRY(rg_gpu_list_create(&g->last, g->gpu, st));
     RG_TRY(rg_gpu_list_create(&g->head, g->gpu, st));
     RG_TRY(rg_gpu_list_create(&g->zero, g->gpu, st));
+    RG_TRY(rg_gpu_list_create(&g->settle, g->gpu, st));
     for (uint32_t i = 0; i < RG_GPU_STEPS; i++)
         RG_TRY(rg_gpu_list_create(&g->steps[i], g->gpu, st));
     return RG_OK;
@@ -362,6 +363,7 @@ void rg_gpu_core_destroy(rg_gpu_core *g) {
         rg_gpu_list_destroy(g->last);
         rg_gpu_list_destroy(g->head);
         rg_gpu_list_destroy(g->zero);
+        rg_gpu_list_destroy(g->settle);
         for (uint32_t i = 0; i < RG_GPU_STEPS; i++)
             rg_gpu_list_destroy(g->steps[i]);
         rg_gpu_buffer_destroy(g->gpu, &g->tables);
@@ -429,8 +431,8 @@ static size_t layout_seq(const rg_seq *seq, rg_gpu_seq *d, uint8_t *base) {
 
 rg_code rg_gpu_seq_create(rg_seq *seq, rg_status *st) {
     rg_core *core = seq->core;
-    if (seq->opt.mtp || seq->opt.draft_max)
-        return rg_fail(st, RG_UNSUPPORTED, "drafts are not computed on the GPU");
+    if (seq->opt.mtp)
+        return rg_fail(st, RG_UNSUPPORTED, "the draft block is not computed on the GPU");
     rg_gpu_seq *d = rg_alloc(1, sizeof *d, st);
     seq->gpu = d;
     if (!d) return RG_NOMEM;

@@ -18,7 +18,7 @@ typedef struct rg_gpu_shared {
     int32_t *ids;         /* [chunk] */
     float *rope;          /* [chunk][n_rot] */
     float *rope_blocks;   /* [chunk + segments][n_rot] */
-    uint32_t *pos0;       /* [segments], 16 bytes apart */
+    rg_gpu_stand *stands; /* [segments], then [segments] of rg_gpu_settle */
     float *ple_in;        /* [chunk][ple heads * row] */
     uint64_t *experts[3]; /* [n_expert] gate, up, down of the turn */
     uint32_t *slots[2];   /* lists of two phases: as rg_gpu_plan makes them */
@@ -82,7 +82,7 @@ struct rg_gpu_core {
     rg_gpu_shared at;     /* the same places, device addresses */
     rg_gpu_seen from;     /* host addresses */
     rg_gpu_seen out;      /* device addresses */
-    rg_gpu_list *head, *zero;
+    rg_gpu_list *head, *zero, *settle;
     rg_gpu_list *steps[RG_GPU_STEPS], *last; /* of turns */
     /* Of windows whose experts are all in memory: of 1, 2, ... rows, then of more. */
     rg_gpu_whole whole[RG_GPU_ROWS_MAX + 1];
@@ -142,6 +142,13 @@ rg_gpu_ptr rg_gpu_core_at(const rg_gpu_core *g, const void *host);
 rg_code rg_gpu_seq_create(rg_seq *seq, rg_status *st);
 void rg_gpu_seq_destroy(rg_seq *seq);
 
+/* What the accepted drafts of the last window owe to the states of these sequences goes there
+ * (gpu_draft.c): before windows whose kernels do not do it on their way, and before anyone else
+ * looks. */
+rg_code rg_gpu_settle(rg_core *core, rg_seq *const *seqs, uint32_t n, rg_status *st);
+/* Whether a window of T rows takes in what its sequences are owed by itself. */
+bool rg_gpu_window_settles(const rg_core *core, uint32_t T);
+
 /* Builds kernels and records windows of the sequence as its tokens will want them: of one row and
  * of whole chunks, or of every number of rows. */
 rg_code rg_gpu_prewarm_run(rg_seq *seq, bool all, rg_status *st);
@@ -160,8 +167,9 @@ void rg_gpu_time_kernels(rg_gpu_core *g, bool on);
 size_t rg_gpu_kernel_times(const rg_gpu_core *g, rg_kernel_time *out, size_t cap);
 
 rg_code rg_gpu_window_run(const rg_window *win, const rg_eval_call *call, rg_status *st);
-/* Logits of n residual rows, from `row` on, into the core's s.logits. */
-rg_code rg_gpu_head(rg_core *core, uint32_t row, uint32_t n, rg_status *st);
+/* Logits of n residual rows of the last window, from `row` on, into the core's s.logits, from row
+ * `to` on. */
+rg_code rg_gpu_head(rg_core *core, uint32_t row, uint32_t n, uint32_t to, rg_status *st);
 
 /* ---- recording ------------------------------------------------------------------------------- */
 
@@ -192,6 +200,16 @@ static inline uint32_t rg_gpu_code(uint32_t layer, rg_gpu_place_code place) {
 void rg_gpu_rec_embed(rg_gpu_rec *r);
 void rg_gpu_rec_hc_read(rg_gpu_rec *r, const rg_hc_weights *w, const float *residual, uint32_t rows,
                         uint32_t code);
+/* The delta net of one segment op by op, up to its outputs; the history moves on. */
+typedef struct rg_gpu_delta {
+    const rg_gdn_weights *w;
+    const rg_layer_state *state; /* device addresses, as the others */
+    rg_gpu_ptr stand;
+    const float *qkv, *alpha, *beta; /* [rows][...] */
+    float *conv, *o;                 /* [rows][channels], [rows][n_v_head * D] */
+    uint32_t rows;
+} rg_gpu_delta;
+void rg_gpu_rec_delta(rg_gpu_rec *r, const rg_gpu_delta *d);
 /* The half layer before the experts, its write included. */
 void rg_gpu_rec_mixer(rg_gpu_rec *r, uint32_t layer);
 void rg_gpu_rec_ple(rg_gpu_rec *r, uint32_t layer);

@@ -18,8 +18,8 @@ static rg_gpu_ptr weight(const rg_gpu_rec *r, const void *host) {
     return rg_gpu_core_at(r->g, host);
 }
 
-static rg_gpu_ptr position_of(const rg_gpu_rec *r, uint32_t seg) {
-    return rg_at(r->g->at.pos0 + (size_t)4 * seg);
+static rg_gpu_ptr stand_of(const rg_gpu_rec *r, uint32_t seg) {
+    return rg_at(r->g->at.stands + seg);
 }
 
 /* Rows that products read: f32, and as codes. */
@@ -276,41 +276,59 @@ void rg_gpu_rec_hc_read(rg_gpu_rec *r, const rg_hc_weights *w, const float *resi
 
 /* ---- gated delta net ------------------------------------------------------------------------ */
 
-static rg_gpu_history_args gdn_history(const rg_gpu_rec *r, uint32_t index,
-                                       const rg_layer_state *state) {
-    const rg_hparams *hp = r->core->hp;
-    const rg_segment *seg = &r->win->segs[index];
-    const uint32_t n = (2 * hp->n_k_head + hp->n_v_head) * hp->ssm_head_dim;
-    return (rg_gpu_history_args){.past = rg_at(state->conv),
-                                 .x = rg_at(r->g->s.qkv + (size_t)seg->row0 * n),
-                                 .n = n,
-                                 .keep = hp->ssm_conv - 1,
-                                 .rows = seg->n};
+bool rg_gpu_window_settles(const rg_core *core, uint32_t T) {
+    return T <= RG_GPU_ROWS_MAX && !(core->opt.gpu_unfused & RG_GPU_FUSE_DELTA) &&
+           rg_gpu_gdn_whole_takes(rg_gpu_get_info(core->gpu->gpu), core->hp->ssm_head_dim);
 }
 
-static void gdn_segment(rg_gpu_rec *r, uint32_t index, const rg_gdn_weights *w,
-                        const rg_layer_state *state) {
+static rg_gpu_delta delta_of(const rg_gpu_rec *r, uint32_t layer, uint32_t index) {
     const rg_hparams *hp = r->core->hp;
     const rg_scratch *s = &r->g->s;
     const rg_segment *seg = &r->win->segs[index];
+    const size_t row0 = seg->row0, n = rg_gdn_channels(hp), Hv = hp->n_v_head;
+    return (rg_gpu_delta){.w = &r->core->w.layers[layer].gdn,
+                          .state = &seg->seq->gpu->layers[layer],
+                          .stand = stand_of(r, index),
+                          .qkv = s->qkv + row0 * n,
+                          .alpha = s->alpha + row0 * Hv,
+                          .beta = s->beta + row0 * Hv,
+                          .conv = s->conv + row0 * n,
+                          .o = s->gdn_o + row0 * Hv * hp->ssm_head_dim,
+                          .rows = seg->n};
+}
+
+static void delta_history(rg_gpu_rec *r, const rg_gpu_delta *d) {
+    const rg_hparams *hp = r->core->hp;
+    const rg_gpu_history_args h = {.past = rg_at(d->state->conv),
+                                   .x = rg_at(d->qkv),
+                                   .stand = d->stand,
+                                   .alpha = rg_at(d->alpha),
+                                   .beta = rg_at(d->beta),
+                                   .n = (uint32_t)rg_gdn_channels(hp),
+                                   .keep = hp->ssm_conv - 1,
+                                   .rows = d->rows,
+                                   .n_head = hp->n_v_head};
+    rg_gpu_history(r->list, &h);
+}
+
+void rg_gpu_rec_delta(rg_gpu_rec *r, const rg_gpu_delta *d) {
+    const rg_hparams *hp = r->core->hp;
+    const rg_gdn_weights *w = d->w;
     const uint32_t D = hp->ssm_head_dim, Hk = hp->n_k_head, Hv = hp->n_v_head;
-    const uint32_t n = (2 * Hk + Hv) * D;
-    const size_t row0 = seg->row0;
-    float *conv = s->conv + row0 * n;
+    const uint32_t n = (uint32_t)rg_gdn_channels(hp);
     const rg_gpu_conv_args c = {.w = weight(r, w->conv),
-                                .x = rg_at(s->qkv + row0 * n),
-                                .past = rg_at(state->conv),
-                                .y = rg_at(conv),
-                                .pos0 = position_of(r, index),
+                                .x = rg_at(d->qkv),
+                                .past = rg_at(d->state->conv),
+                                .y = rg_at(d->conv),
+                                .stand = d->stand,
                                 .n = n,
                                 .n_tap = hp->ssm_conv,
                                 .dilation = 1};
-    rg_gpu_conv(r->list, &c, seg->n);
+    rg_gpu_conv(r->list, &c, d->rows);
     sync(r); /* conv; the history is read */
-    const rg_gpu_history_args h = gdn_history(r, index, state);
-    rg_gpu_history(r->list, &h);
-    const rg_gpu_norm_args norm = {.x = rg_at(conv),
-                                   .y = rg_at(conv),
+    delta_history(r, d);
+    const rg_gpu_norm_args norm = {.x = rg_at(d->conv),
+                                   .y = rg_at(d->conv),
                                    .n = D,
                                    .n_w = 1,
                                    .per = 2 * Hk,
@@ -319,19 +337,20 @@ static void gdn_segment(rg_gpu_rec *r, uint32_t index, const rg_gdn_weights *w,
                                    .eps = 1e-6f,
                                    .scale = 1.0f / sqrtf((float)D),
                                    .n_scaled = Hk};
-    rg_gpu_norm(r->list, &norm, RG_GPU_L2, seg->n * 2 * Hk);
+    rg_gpu_norm(r->list, &norm, RG_GPU_L2, d->rows * 2 * Hk);
     sync(r); /* q and k */
-    const rg_gpu_gdn_args g = {.S = rg_at(state->S),
-                               .c = rg_at(conv),
-                               .alpha = rg_at(s->alpha + row0 * Hv),
-                               .beta = rg_at(s->beta + row0 * Hv),
+    const rg_gpu_gdn_args g = {.S = rg_at(d->state->S),
+                               .c = rg_at(d->conv),
+                               .alpha = rg_at(d->alpha),
+                               .beta = rg_at(d->beta),
                                .dt = weight(r, w->dt),
                                .a = weight(r, w->a),
-                               .o = rg_at(s->gdn_o + row0 * Hv * D),
+                               .o = rg_at(d->o),
+                               .stand = d->stand,
                                .D = D,
                                .n_head = Hv,
                                .n_k = Hk,
-                               .rows = seg->n};
+                               .rows = d->rows};
     rg_gpu_gdn(r->list, &g);
 }
 
@@ -341,8 +360,10 @@ static void gdn_by_ops(rg_gpu_rec *r, uint32_t layer) {
     const rg_scratch *s = &r->g->s;
     const rg_gdn_weights *w = &r->core->w.layers[layer].gdn;
     const uint32_t D = hp->ssm_head_dim, Hv = hp->n_v_head;
-    for (uint32_t i = 0; i < r->win->n_seg; i++)
-        gdn_segment(r, i, w, &r->win->segs[i].seq->gpu->layers[layer]);
+    for (uint32_t i = 0; i < r->win->n_seg; i++) {
+        const rg_gpu_delta d = delta_of(r, layer, i);
+        rg_gpu_rec_delta(r, &d);
+    }
     sync(r); /* gdn_o */
     const rg_gpu_norm_args norm = {.x = rg_at(s->gdn_o),
                                    .w = weight(r, w->norm),
@@ -364,28 +385,27 @@ static void gdn_at_once(rg_gpu_rec *r, uint32_t layer) {
     const rg_hparams *hp = r->core->hp;
     const rg_scratch *s = &r->g->s;
     const rg_gdn_weights *w = &r->core->w.layers[layer].gdn;
-    const uint32_t D = hp->ssm_head_dim, Hv = hp->n_v_head, n = (2 * hp->n_k_head + Hv) * D;
+    const uint32_t D = hp->ssm_head_dim, Hv = hp->n_v_head;
     for (uint32_t i = 0; i < r->win->n_seg; i++) {
-        const rg_segment *seg = &r->win->segs[i];
-        const rg_layer_state *state = &seg->seq->gpu->layers[layer];
-        const size_t row0 = seg->row0;
-        const rg_gpu_gdn_whole_args a = {.S = rg_at(state->S),
-                                         .x = rg_at(s->qkv + row0 * n),
+        const size_t row0 = r->win->segs[i].row0;
+        const rg_gpu_delta d = delta_of(r, layer, i);
+        const rg_gpu_gdn_whole_args a = {.S = rg_at(d.state->S),
+                                         .x = rg_at(d.qkv),
                                          .w = weight(r, w->conv),
-                                         .past = rg_at(state->conv),
-                                         .pos0 = position_of(r, i),
-                                         .alpha = rg_at(s->alpha + row0 * Hv),
-                                         .beta = rg_at(s->beta + row0 * Hv),
+                                         .past = rg_at(d.state->conv),
+                                         .stand = d.stand,
+                                         .alpha = rg_at(d.alpha),
+                                         .beta = rg_at(d.beta),
                                          .dt = weight(r, w->dt),
                                          .a = weight(r, w->a),
                                          .w_out = weight(r, w->norm),
                                          .z = rg_at(s->z + row0 * Hv * D),
-                                         .o = rg_at(s->gdn_o + row0 * Hv * D),
+                                         .o = rg_at(d.o),
                                          .codes = rg_at(r->g->codes.wide) +
                                                   row0 * rg_gpu_act_bytes(Hv * D),
                                          .n_head = Hv,
                                          .n_k = hp->n_k_head,
-                                         .rows = seg->n,
+                                         .rows = d.rows,
                                          .eps_qk = 1e-6f,
                                          .eps = hp->rms_eps,
                                          .scale = 1.0f / sqrtf((float)D)};
@@ -393,8 +413,8 @@ static void gdn_at_once(rg_gpu_rec *r, uint32_t layer) {
     }
     sync(r); /* gdn_o, its codes; the histories are read */
     for (uint32_t i = 0; i < r->win->n_seg; i++) {
-        const rg_gpu_history_args h = gdn_history(r, i, &r->win->segs[i].seq->gpu->layers[layer]);
-        rg_gpu_history(r->list, &h);
+        const rg_gpu_delta d = delta_of(r, layer, i);
+        delta_history(r, &d);
     }
 }
 
@@ -407,8 +427,7 @@ static void gdn_layer(rg_gpu_rec *r, uint32_t layer) {
     plain(r, &w->alpha, u_of(r), s->alpha, T);
     multiply(r, &w->beta, u_of(r), s->beta, T, RG_GPU_SIGMOID, 1.0f);
     sync(r); /* qkv, alpha, beta, z */
-    if (fused(r, RG_GPU_FUSE_DELTA, T) &&
-        rg_gpu_gdn_whole_takes(rg_gpu_get_info(r->g->gpu), r->core->hp->ssm_head_dim)) {
+    if (rg_gpu_window_settles(r->core, T)) {
         gdn_at_once(r, layer);
     } else {
         gdn_by_ops(r, layer);
@@ -438,7 +457,7 @@ static void prepare(const attn *a, const float *from, const float *norm, const v
                                    .rope = rg_at(a->r->g->at.rope + row0 * hp->n_rot),
                                    .to = cached ? rg_at(to)
                                                 : rg_at((const float *)to + row0 * heads * D),
-                                   .pos0 = cached ? position_of(a->r, a->index) : 0,
+                                   .pos0 = cached ? stand_of(a->r, a->index) : 0,
                                    .flag = rg_at(a->r->g->flag),
                                    .D = D,
                                    .n_rot = hp->n_rot,
@@ -467,7 +486,7 @@ static void select_blocks(const attn *a) {
     const rg_hparams *hp = a->r->core->hp;
     const rg_gpu_seq *d = a->seg->seq->gpu;
     const size_t row0 = a->seg->row0;
-    const rg_gpu_ptr pos0 = position_of(a->r, a->index);
+    const rg_gpu_ptr pos0 = stand_of(a->r, a->index);
     const rg_gpu_block_keys_args keys = {
         .raw = rg_at(a->kv->idx_raw),
         .blocks = rg_at(a->kv->idx_block),
@@ -520,7 +539,7 @@ static void attend(const attn *a) {
                                      .gate = rg_at(s->qg + 2 * wide),
                                      .o = rg_at(s->attn_o + wide),
                                      .bits = rg_at(d->bits),
-                                     .pos0 = position_of(a->r, a->index),
+                                     .pos0 = stand_of(a->r, a->index),
                                      .codes = a->codes ? codes : 0,
                                      .D = hp->head_dim,
                                      .n_head = hp->n_head,
@@ -608,7 +627,7 @@ static void ple_segment(rg_gpu_rec *r, uint32_t layer, uint32_t index) {
                                 .past = rg_at(state->ple_conv),
                                 .y = rg_at(s->residual + at),
                                 .gated = rg_at(s->ple_gated + at),
-                                .pos0 = position_of(r, index),
+                                .stand = stand_of(r, index),
                                 .n = HE,
                                 .n_tap = hp->ple_conv,
                                 .dilation = hp->ple_ngram};
@@ -616,6 +635,7 @@ static void ple_segment(rg_gpu_rec *r, uint32_t layer, uint32_t index) {
     sync(r); /* the history is read */
     const rg_gpu_history_args h = {.past = rg_at(state->ple_conv),
                                    .x = rg_at(s->ple_normed + at),
+                                   .stand = stand_of(r, index),
                                    .n = HE,
                                    .keep = (hp->ple_conv - 1) * hp->ple_ngram,
                                    .rows = seg->n};

@@ -112,6 +112,7 @@ static void refusals(void **state) {
     rg_status st = {0};
     const rg_seq_options drafts = {.n_ctx = N_CTX, .mtp = true};
     assert_int_equal(rg_seq_create(&seq, core, &drafts, &st), RG_UNSUPPORTED);
+    assert_non_null(strstr(st.message, "draft block"));
     assert_null(seq);
     sheet s = new_sheet(&b);
     eval(core, &b, 4, 0, &s);

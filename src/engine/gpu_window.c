@@ -45,7 +45,10 @@ static void tell_positions(const run *w) {
     memcpy(to->rope, w->core->s.rope, (size_t)w->win->T * hp->n_rot * sizeof(float));
     for (uint32_t i = 0; i < w->win->n_seg; i++) {
         const rg_segment *seg = &w->win->segs[i];
-        to->pos0[(size_t)4 * i] = seg->pos0;
+        to->stands[i] = (rg_gpu_stand){.pos0 = seg->pos0,
+                                       .owed = seg->seq->n_owed,
+                                       .firm = seg->n - seg->n_draft,
+                                       .cap = seg->seq->opt.draft_max};
         if (!ratio) continue;
         float *cs = to->rope_blocks + (size_t)(seg->row0 + i) * hp->n_rot;
         const uint32_t last = (seg->pos0 + seg->n) / ratio;
@@ -60,6 +63,15 @@ static rg_code tell_ple(const run *w, rg_status *st) {
     memcpy(w->g->to.ple_in, w->core->s.ple_in,
            (size_t)w->win->T * hp->ple_n_head * hp->ple_row * sizeof(float));
     return RG_OK;
+}
+
+/* States lag behind by accepted drafts: the window's kernels take them in, or it is done here. */
+static rg_code settle(const run *w, rg_status *st) {
+    rg_seq *seqs[RG_SEGMENTS_MAX];
+    if (rg_gpu_window_settles(w->core, w->win->T)) return RG_OK;
+    for (uint32_t i = 0; i < w->win->n_seg; i++)
+        seqs[i] = w->win->segs[i].seq;
+    return rg_gpu_settle(w->core, seqs, w->win->n_seg, st);
 }
 
 /* Fresh sequences begin with zero states. */
@@ -596,6 +608,7 @@ static rg_code run_window(const rg_window *win, const rg_eval_call *call, rg_sta
     core->lap_ns = rg_now_ns();
     w.g->n_head_rows = 0;
     if (win->T > 1) w.g->bare = -1; /* the host's scratch may be given back behind it */
+    RG_TRY(settle(&w, st));
     tell_positions(&w);
     RG_TRY(zero_states(&w, st));
     const bool turns = core->stream || core->trace || any_moce(&w);
@@ -603,6 +616,8 @@ static rg_code run_window(const rg_window *win, const rg_eval_call *call, rg_sta
     RG_TRY(check_flag(&w, st));
     if (win->T <= RG_GPU_ROWS_MAX) w.g->n_head_rows = win->T;
     w.g->head_best = best_only(&w);
+    for (uint32_t i = 0; i < win->n_seg; i++)
+        win->segs[i].seq->n_owed = 0;
     return RG_OK;
 }
 
@@ -620,17 +635,17 @@ static rg_code bad_logit(const rg_core *core, size_t id, rg_status *st) {
                    core->hp->n_layer - 1);
 }
 
-static rg_code check_logits(const rg_core *core, uint32_t n, rg_status *st) {
+static rg_code check_logits(const rg_core *core, const float *logits, uint32_t n, rg_status *st) {
     const rg_hparams *hp = core->hp;
     const size_t all = (size_t)n * hp->n_vocab;
     uint32_t bad = 0; /* a loop without a way out is a wide one */
     for (size_t i = 0; i < all; i++) {
         uint32_t bits;
-        memcpy(&bits, &core->s.logits[i], sizeof bits);
+        memcpy(&bits, &logits[i], sizeof bits);
         bad |= (bits & 0x7F800000u) == 0x7F800000u;
     }
     for (size_t i = 0; bad && i < all; i++) {
-        if (isfinite(core->s.logits[i])) continue;
+        if (isfinite(logits[i])) continue;
         return bad_logit(core, i % hp->n_vocab, st);
     }
     return RG_OK;
@@ -654,9 +669,10 @@ static rg_code give_best(rg_core *core, rg_status *st) {
     return RG_OK;
 }
 
-static rg_code give_all(rg_core *core, uint32_t row, uint32_t n, rg_status *st) {
+static rg_code give_all(rg_core *core, uint32_t row, uint32_t n, uint32_t to, rg_status *st) {
     rg_gpu_core *g = core->gpu;
     const float *from = g->from.logits;
+    float *logits = core->s.logits + (size_t)to * core->hp->n_vocab;
     if (row + n <= g->n_head_rows) {
         from += (size_t)row * core->hp->n_vocab;
     } else {
@@ -667,21 +683,21 @@ static rg_code give_all(rg_core *core, uint32_t row, uint32_t n, rg_status *st) 
         RG_TRY(rg_gpu_run(g->gpu, g->head, st));
         rg_gpu_add_times(g, g->head);
     }
-    memcpy(core->s.logits, from, (size_t)n * core->hp->n_vocab * sizeof *from);
+    memcpy(logits, from, (size_t)n * core->hp->n_vocab * sizeof *from);
     g->bare = -1;
-    return check_logits(core, n, st);
+    return check_logits(core, logits, n, st);
 }
 
 int64_t rg_core_gpu_best(const rg_core *core) {
     return core->gpu ? core->gpu->bare : -1;
 }
 
-rg_code rg_gpu_head(rg_core *core, uint32_t row, uint32_t n, rg_status *st) {
+rg_code rg_gpu_head(rg_core *core, uint32_t row, uint32_t n, uint32_t to, rg_status *st) {
     const uint64_t begin = rg_now_ns();
-    RG_ASSERT(n >= 1 && n <= RG_HEAD_ROWS);
+    RG_ASSERT(n >= 1 && to + n <= RG_HEAD_ROWS);
     const bool best = core->gpu->head_best && core->gpu->n_head_rows;
-    RG_ASSERT(!best || (row == 0 && n == 1));
-    const rg_code rc = best ? give_best(core, st) : give_all(core, row, n, st);
+    RG_ASSERT(!best || (row == 0 && n == 1 && to == 0));
+    const rg_code rc = best ? give_best(core, st) : give_all(core, row, n, to, st);
     core->gpu->windows_ns += rg_now_ns() - begin;
     return rc;
 }

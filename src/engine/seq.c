@@ -15,15 +15,29 @@ static void place_kv(rg_layout *p, rg_kv *kv, const rg_hparams *hp, const rg_seq
     kv->idx_block = rg_layout_take(p, n / ratio * hp->idx_head_dim, size);
 }
 
+/* NULL while counting. */
+static float *behind(float *at, size_t n) {
+    return at ? at + n : NULL;
+}
+
+/* A journal stands right behind its history: a device finds both by one address. */
 static void place_gdn(rg_layout *p, rg_layer_state *l, const rg_hparams *hp, size_t n_draft) {
-    const size_t D = hp->ssm_head_dim, channels = rg_gdn_channels(hp);
-    l->S = rg_layout_take(p, hp->n_v_head * D * D, sizeof(float));
-    l->conv = rg_layout_take(p, (hp->ssm_conv - 1) * channels, sizeof(float));
+    const size_t D = hp->ssm_head_dim, channels = rg_gdn_channels(hp), Hv = hp->n_v_head;
+    const size_t keep = hp->ssm_conv - 1;
+    l->S = rg_layout_take(p, Hv * D * D, sizeof(float));
+    l->conv = rg_layout_take(p, (keep + n_draft) * channels + 2 * n_draft * Hv, sizeof(float));
     if (!n_draft) return;
-    l->draft_qkv = rg_layout_take(p, n_draft * channels, sizeof(float));
+    l->draft_qkv = behind(l->conv, keep * channels);
+    l->draft_decay = behind(l->draft_qkv, n_draft * channels);
+    l->draft_beta = behind(l->draft_decay, n_draft * Hv);
     l->draft_conv = rg_layout_take(p, n_draft * channels, sizeof(float));
-    l->draft_decay = rg_layout_take(p, n_draft * hp->n_v_head, sizeof(float));
-    l->draft_beta = rg_layout_take(p, n_draft * hp->n_v_head, sizeof(float));
+}
+
+static void place_ple(rg_layout *p, rg_layer_state *l, const rg_hparams *hp, size_t n_draft) {
+    const size_t HE = (size_t)hp->n_hc * hp->n_embd;
+    const size_t keep = (size_t)(hp->ple_conv - 1) * hp->ple_ngram;
+    l->ple_conv = rg_layout_take(p, (keep + n_draft) * HE, sizeof(float));
+    if (n_draft) l->draft_ple = behind(l->ple_conv, keep * HE);
 }
 
 size_t rg_seq_layout(rg_seq *seq, const rg_model *m, size_t n_threads, uint8_t *base) {
@@ -39,11 +53,7 @@ size_t rg_seq_layout(rg_seq *seq, const rg_model *m, size_t n_threads, uint8_t *
         } else {
             place_gdn(&p, l, hp, n_draft);
         }
-        if (d->has_ple) {
-            l->ple_conv =
-                rg_layout_take(&p, (size_t)(hp->ple_conv - 1) * hp->ple_ngram * HE, sizeof(float));
-            if (n_draft) l->draft_ple = rg_layout_take(&p, n_draft * HE, sizeof(float));
-        }
+        if (d->has_ple) place_ple(&p, l, hp, n_draft);
     }
     if (seq->opt.mtp) {
         rg_layer_state *l = seq->layers ? &seq->layers[hp->n_layer] : &none;

@@ -332,41 +332,77 @@ static void gates_and_ups(void **state) {
 
 typedef struct net {
     uint32_t D, n_k, n_head, n_tap, channels, rows;
-    rg_gpu_buffer *S[2], *x, *w, *past, *pos0, *conv, *alpha, *beta, *dt, *a, *w_out, *z, *o[2];
+    rg_gpu_stand stand;
+    rg_gpu_buffer *S[2], *x, *w, *past[2], *stands, *conv, *alpha, *beta, *dt, *a, *w_out, *z,
+        *o[2];
     rg_gpu_buffer *codes[2];
 } net;
 
-static net net_make(draws *d, uint32_t D, uint32_t rows, uint32_t pos0) {
-    net n = {.D = D, .n_k = 2, .n_head = 4, .n_tap = 4, .rows = rows};
+static size_t net_past_floats(const net *n) {
+    return (size_t)(n->n_tap - 1 + n->stand.cap) * n->channels + 2 * n->stand.cap * n->n_head;
+}
+
+static net net_make(draws *d, uint32_t D, uint32_t rows, const rg_gpu_stand *stand) {
+    net n = {.D = D, .n_k = 2, .n_head = 4, .n_tap = 4, .rows = rows, .stand = *stand};
     const size_t inner = (size_t)n.n_head * D;
+    /* What is owed at once, or first by itself; then the window without what is owed. */
+    const rg_gpu_stand stands[] = {*stand,
+                                   {stand->pos0 - stand->owed, 0, stand->owed, stand->cap},
+                                   {stand->pos0, 0, stand->firm, stand->cap}};
     n.channels = (2 * n.n_k + n.n_head) * D;
     n.S[0] = floats(d, inner * D, -0.5, 0.5);
     n.S[1] = zeros(inner * D * 4);
     n.x = floats(d, (size_t)rows * n.channels, -1, 1);
     n.w = floats(d, (size_t)n.channels * n.n_tap, -1, 1);
-    n.past = floats(d, (size_t)(n.n_tap - 1) * n.channels, -1, 1);
-    n.pos0 = keep(gpu_filled(&gc, &pos0, sizeof pos0));
-    n.conv = zeros((size_t)rows * n.channels * 4);
+    n.past[0] = floats(d, net_past_floats(&n), 0, 1);
+    n.past[1] = zeros(net_past_floats(&n) * 4);
+    n.stands = keep(gpu_filled(&gc, stands, sizeof stands));
+    const size_t most = rows > stand->cap ? rows : stand->cap;
+    n.conv = zeros(most * n.channels * 4);
     n.alpha = floats(d, (size_t)rows * n.n_head, -2, 2);
     n.beta = floats(d, (size_t)rows * n.n_head, 0, 1);
     n.dt = floats(d, n.n_head, -1, 1);
     n.a = floats(d, n.n_head, -1, -0.1);
     n.w_out = floats(d, D, -1, 1);
-    n.z = floats(d, rows * inner, -2, 2);
+    n.z = floats(d, most * inner, -2, 2);
     for (int i = 0; i < 2; i++) {
-        n.o[i] = zeros(rows * inner * 4);
-        n.codes[i] = zeros(rows * rg_gpu_act_bytes((uint32_t)inner));
+        n.o[i] = zeros(most * inner * 4);
+        n.codes[i] = zeros(most * rg_gpu_act_bytes((uint32_t)inner));
     }
     return n;
 }
 
-static void net_apart(const net *n) {
+typedef struct net_rows {
+    rg_gpu_ptr x, alpha, beta, stand;
+    uint32_t n;
+} net_rows;
+
+static net_rows net_window(const net *n, uint32_t stand) {
+    return (net_rows){n->x->address, n->alpha->address, n->beta->address,
+                      n->stands->address + stand * sizeof(rg_gpu_stand), n->rows};
+}
+
+static void net_history(const net *n, int which, const net_rows *r) {
+    const rg_gpu_history_args h = {.past = n->past[which]->address,
+                                   .x = r->x,
+                                   .stand = r->stand,
+                                   .alpha = r->alpha,
+                                   .beta = r->beta,
+                                   .n = n->channels,
+                                   .keep = n->n_tap - 1,
+                                   .rows = r->n,
+                                   .n_head = n->n_head};
+    rg_gpu_barrier(gc.list);
+    rg_gpu_history(gc.list, &h);
+}
+
+static void net_apart(const net *n, const net_rows *r) {
     const uint32_t D = n->D, inner = n->n_head * D;
     const rg_gpu_conv_args conv = {.w = n->w->address,
-                                   .x = n->x->address,
-                                   .past = n->past->address,
+                                   .x = r->x,
+                                   .past = n->past[0]->address,
                                    .y = n->conv->address,
-                                   .pos0 = n->pos0->address,
+                                   .stand = r->stand,
                                    .n = n->channels,
                                    .n_tap = n->n_tap,
                                    .dilation = 1};
@@ -382,15 +418,16 @@ static void net_apart(const net *n) {
                                  .n_scaled = n->n_k};
     const rg_gpu_gdn_args rule = {.S = n->S[0]->address,
                                   .c = n->conv->address,
-                                  .alpha = n->alpha->address,
-                                  .beta = n->beta->address,
+                                  .alpha = r->alpha,
+                                  .beta = r->beta,
                                   .dt = n->dt->address,
                                   .a = n->a->address,
                                   .o = n->o[0]->address,
+                                  .stand = r->stand,
                                   .D = D,
                                   .n_head = n->n_head,
                                   .n_k = n->n_k,
-                                  .rows = n->rows};
+                                  .rows = r->n};
     const rg_gpu_norm_args out = {.x = n->o[0]->address,
                                   .w = n->w_out->address,
                                   .y = n->o[0]->address,
@@ -402,21 +439,34 @@ static void net_apart(const net *n) {
                                   .x_stride = inner,
                                   .y_stride = inner,
                                   .eps = 1e-5f};
-    rg_gpu_conv(gc.list, &conv, n->rows);
     rg_gpu_barrier(gc.list);
-    rg_gpu_norm(gc.list, &qk, RG_GPU_L2, n->rows * 2 * n->n_k);
+    rg_gpu_conv(gc.list, &conv, r->n);
+    rg_gpu_barrier(gc.list);
+    rg_gpu_norm(gc.list, &qk, RG_GPU_L2, r->n * 2 * n->n_k);
     rg_gpu_barrier(gc.list);
     rg_gpu_gdn(gc.list, &rule);
     rg_gpu_barrier(gc.list);
-    rg_gpu_norm(gc.list, &out, RG_GPU_RMS_GATED, n->rows * n->n_head);
+    rg_gpu_norm(gc.list, &out, RG_GPU_RMS_GATED, r->n * n->n_head);
+    net_history(n, 0, r);
+}
+
+/* Accepted drafts from the journal first, then the window. */
+static void net_in_parts(const net *n) {
+    const rg_gpu_ptr journal = n->past[0]->address + (uint64_t)(n->n_tap - 1) * n->channels * 4;
+    const rg_gpu_ptr alpha = journal + (uint64_t)n->stand.cap * n->channels * 4;
+    const net_rows owed = {journal, alpha, alpha + (uint64_t)n->stand.cap * n->n_head * 4,
+                           n->stands->address + sizeof(rg_gpu_stand), n->stand.owed};
+    const net_rows all = net_window(n, 2);
+    if (owed.n) net_apart(n, &owed);
+    net_apart(n, &all);
 }
 
 static void net_joined(const net *n) {
     const rg_gpu_gdn_whole_args all = {.S = n->S[1]->address,
                                        .x = n->x->address,
                                        .w = n->w->address,
-                                       .past = n->past->address,
-                                       .pos0 = n->pos0->address,
+                                       .past = n->past[1]->address,
+                                       .stand = n->stands->address,
                                        .alpha = n->alpha->address,
                                        .beta = n->beta->address,
                                        .dt = n->dt->address,
@@ -431,33 +481,50 @@ static void net_joined(const net *n) {
                                        .eps_qk = 1e-6f,
                                        .eps = 1e-5f,
                                        .scale = 0.125f};
+    const net_rows r = net_window(n, 0);
     rg_gpu_gdn_whole(gc.list, &all, n->D, n->n_tap);
+    net_history(n, 1, &r);
 }
 
-static void delta_net(uint32_t D, uint32_t rows, uint32_t pos0) {
-    draws d = draws_start("delta_net", 61 + D + rows);
-    const net n = net_make(&d, D, rows, pos0);
+static void delta_net(uint32_t D, uint32_t rows, const rg_gpu_stand *stand) {
+    draws d = draws_start("delta_net", 61 + D + rows + 100 * stand->owed + 1000 * stand->firm);
+    const net n = net_make(&d, D, rows, stand);
     const size_t inner = (size_t)n.n_head * D;
     assert_true(rg_gpu_gdn_whole_takes(rg_gpu_get_info(gc.gpu), D));
     rg_gpu_list_begin(gc.list, false);
     rg_gpu_copy(gc.list, n.S[1], 0, n.S[0], 0, inner * D * 4);
+    rg_gpu_copy(gc.list, n.past[1], 0, n.past[0], 0, net_past_floats(&n) * 4);
     rg_gpu_barrier(gc.list);
     net_joined(&n);
-    net_apart(&n);
+    net_in_parts(&n);
     gpu_run_list(&gc);
     expect_equal(n.S[1], n.S[0], inner * D * 4, "states", rows);
     expect_equal(n.o[1], n.o[0], rows * inner * 4, "outputs", rows);
     expect_equal(n.codes[1], n.codes[0], rows * rg_gpu_act_bytes((uint32_t)inner), "codes", rows);
+    expect_equal(n.past[1], n.past[0], net_past_floats(&n) * 4, "history, journal", rows);
     done();
 }
 
 static void delta_nets(void **state) {
     (void)state;
     for (uint32_t rows = 1; rows <= ROWS; rows++)
-        delta_net(128, rows, rows % 4);
-    delta_net(32, 5, 0);
-    delta_net(64, 2, 77);
+        delta_net(128, rows, &(rg_gpu_stand){.pos0 = rows % 4, .firm = rows});
+    delta_net(32, 5, &(rg_gpu_stand){.firm = 5});
+    delta_net(64, 2, &(rg_gpu_stand){.pos0 = 77, .firm = 2});
     assert_false(rg_gpu_gdn_whole_takes(rg_gpu_get_info(gc.gpu), 48));
+}
+
+/* The state in memory is the one behind the firm rows, with what the window before owed it. */
+static void delta_nets_with_drafts(void **state) {
+    (void)state;
+    for (uint32_t rows = 1; rows <= ROWS; rows++) {
+        for (uint32_t owed = 0; owed < ROWS; owed += 1 + rows % 3) {
+            const rg_gpu_stand stand = {
+                .pos0 = owed + rows % 4, .owed = owed, .firm = 1 + (3 * owed + 1) % rows, .cap = 7};
+            delta_net(owed % 2 ? 32 : 64, rows, &stand);
+        }
+    }
+    delta_net(128, ROWS, &(rg_gpu_stand){.pos0 = 300, .owed = 3, .firm = 1, .cap = 7});
 }
 
 /* ---- attention ------------------------------------------------------------------------------- */
@@ -516,9 +583,10 @@ static int close_gpu(void **state) {
 int main(void) {
     if (!gpu_check_here()) return 77;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(writes_and_norms),    cmocka_unit_test(ups_and_mixes),
-        cmocka_unit_test(products_make_codes), cmocka_unit_test(gates_and_ups),
-        cmocka_unit_test(delta_nets),          cmocka_unit_test(attentions_and_codes),
+        cmocka_unit_test(writes_and_norms),     cmocka_unit_test(ups_and_mixes),
+        cmocka_unit_test(products_make_codes),  cmocka_unit_test(gates_and_ups),
+        cmocka_unit_test(delta_nets),           cmocka_unit_test(delta_nets_with_drafts),
+        cmocka_unit_test(attentions_and_codes),
     };
     return failed_or_leaked(cmocka_run_group_tests(tests, open_gpu, close_gpu));
 }

@@ -109,6 +109,8 @@ static void delta_rule(void **state) {
                   bb = gpu_filled(&gc, beta, sizeof beta);
     rg_gpu_buffer db = gpu_filled(&gc, dt, sizeof dt), eb = gpu_filled(&gc, a, sizeof a);
     rg_gpu_buffer ob = gpu_filled(&gc, NULL, sizeof o);
+    const rg_gpu_stand stand = {.firm = T};
+    rg_gpu_buffer sb = gpu_filled(&gc, &stand, sizeof stand);
     const rg_gpu_gdn_args args = {.S = Sb.address,
                                   .c = cb.address,
                                   .alpha = ab.address,
@@ -116,6 +118,7 @@ static void delta_rule(void **state) {
                                   .dt = db.address,
                                   .a = eb.address,
                                   .o = ob.address,
+                                  .stand = sb.address,
                                   .D = D,
                                   .n_head = HV,
                                   .n_k = HK,
@@ -133,7 +136,7 @@ static void delta_rule(void **state) {
     }
     expect_near(got, o, T * HV * D, "outputs");
     expect_near(S_got, S, HV * D * D, "states");
-    rg_gpu_buffer *all[] = {&Sb, &cb, &ab, &bb, &db, &eb, &ob};
+    rg_gpu_buffer *all[] = {&Sb, &cb, &ab, &bb, &db, &eb, &ob, &sb};
     for (size_t i = 0; i < RG_ARRAY_LEN(all); i++)
         rg_gpu_buffer_destroy(gc.gpu, all[i]);
 }

@@ -393,7 +393,8 @@ void rg_gpu_conv(rg_gpu_list *list, const rg_gpu_conv_args *a, uint32_t rows) {
 }
 
 void rg_gpu_history(rg_gpu_list *list, const rg_gpu_history_args *a) {
-    run(list, "history", NULL, 0, PUSH(a, rows), (rg_gpu_grid){ceil_div(a->n, 128), 1, 1});
+    run(list, "history", NULL, 0, PUSH(a, n_head),
+        (rg_gpu_grid){ceil_div(a->n + a->n_head, 128), 1, 1});
 }
 
 void rg_gpu_gdn(rg_gpu_list *list, const rg_gpu_gdn_args *a) {

@@ -164,29 +164,44 @@ typedef struct rg_gpu_silu_mul_args {
 } rg_gpu_silu_mul_args;
 void rg_gpu_silu_mul(rg_gpu_list *list, const rg_gpu_silu_mul_args *a, uint32_t rows);
 
+/* Where a segment of a window stands in its sequence: read from a buffer, so that a recorded list
+ * serves every window. The last rows of a window may be drafts, which leave the states alone and
+ * enter the journal; those accepted later are taken in from there by the next window. An op that
+ * only wants a position reads the first word. */
+typedef struct rg_gpu_stand {
+    uint32_t pos0; /* position of the first row */
+    uint32_t owed; /* accepted drafts of the window before, which are in the journal only */
+    uint32_t firm; /* rows that are certain, 1 .. rows; drafts behind them */
+    uint32_t cap;  /* rows of the journal */
+} rg_gpu_stand;
+
 typedef struct rg_gpu_conv_args {
     rg_gpu_ptr w, x, past, y, gated; /* gated != 0: y += gated + silu(conv) */
-    rg_gpu_ptr pos0;
+    rg_gpu_ptr stand;
     uint32_t n, n_tap, dilation;
 } rg_gpu_conv_args;
 void rg_gpu_conv(rg_gpu_list *list, const rg_gpu_conv_args *a, uint32_t rows);
 
+/* Moves the history on by what is owed and the firm rows; the drafts become the journal. */
 typedef struct rg_gpu_history_args {
-    rg_gpu_ptr past, x;
+    rg_gpu_ptr past, x, stand, alpha, beta;
     uint32_t n, keep, rows;
+    uint32_t n_head; /* 0: a journal of x alone */
 } rg_gpu_history_args;
 void rg_gpu_history(rg_gpu_list *list, const rg_gpu_history_args *a);
 
+/* What is owed must be in S already. */
 typedef struct rg_gpu_gdn_args {
-    rg_gpu_ptr S, c, alpha, beta, dt, a, o;
+    rg_gpu_ptr S, c, alpha, beta, dt, a, o, stand;
     uint32_t D, n_head, n_k, rows;
 } rg_gpu_gdn_args;
 void rg_gpu_gdn(rg_gpu_list *list, const rg_gpu_gdn_args *a);
 
 /* Convolution, norms of q and k, rg_gpu_gdn, the gated norm and its codes, in one go, for up to
- * RG_GPU_ROWS_MAX rows: the same bits. The history is not moved on. */
+ * RG_GPU_ROWS_MAX rows: the same bits. What is owed goes into S first. The history is not moved on.
+ */
 typedef struct rg_gpu_gdn_whole_args {
-    rg_gpu_ptr S, x, w, past, pos0, alpha, beta, dt, a, w_out, z, o, codes;
+    rg_gpu_ptr S, x, w, past, stand, alpha, beta, dt, a, w_out, z, o, codes;
     uint32_t n_head, n_k, rows;
     float eps_qk, eps, scale;
 } rg_gpu_gdn_whole_args;

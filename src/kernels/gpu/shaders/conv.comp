@@ -1,25 +1,27 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// One causal depthwise convolution and silu; rows before the window come from the history, rows
-// before the first token are skipped. ADD: into the residual, behind the gated values.
+// One causal depthwise convolution and silu; rows before the window come from the history and the
+// accepted drafts behind it, rows before the first token are skipped. ADD: into the residual,
+// behind the gated values.
 #include "common.glsl"
+#include "stand.glsl"
 
 layout(local_size_x = 128) in;
 layout(constant_id = 0) const uint ADD = 0u;
 layout(push_constant, scalar) uniform Push {
     F32 w;     // [n][n_tap]
     F32 x;     // [rows][n]
-    F32 past;  // [(n_tap - 1) * dilation][n], oldest first
+    F32 past;  // [(n_tap - 1) * dilation][n], oldest first, then the journal [.][n]
     F32 y;     // [rows][n]
     F32 gated; // [rows][n], ADD
-    U32 pos0;  // position of the first row
+    U32 stand; // stand.glsl
     uint n, n_tap, dilation;
 } p;
 
 void main() {
     uint c = gl_GlobalInvocationID.x, t = gl_WorkGroupID.y;
     if (c >= p.n) return;
-    uint keep = (p.n_tap - 1u) * p.dilation, pos = p.pos0.v[0] + t;
+    uint keep = (p.n_tap - 1u) * p.dilation + p.stand.v[OWED], pos = p.stand.v[POS0] + t;
     precise float s = 0.0;
     for (uint k = 0u; k < p.n_tap; k++) {
         uint back = (p.n_tap - 1u - k) * p.dilation;

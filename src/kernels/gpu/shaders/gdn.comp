@@ -3,9 +3,11 @@
 #extension GL_EXT_control_flow_attributes : require
 // The gated delta rule token by token (Yang et al. 2024): S *= decay; m = S^T k; d = beta (v - m);
 // S += k d^T; o = S^T q. A workgroup holds 32 columns of one head's state in registers, the keys
-// cut into four quarters that add up ascending.
+// cut into four quarters that add up ascending. Rows that may be taken back, the last ones, run on
+// the registers alone: the state in memory is the one before them.
 #include "common.glsl"
 #include "decay.glsl"
+#include "stand.glsl"
 
 layout(local_size_x = 32, local_size_y = 4) in;
 layout(constant_id = 0) const uint KEYS = 32u; // of a quarter, rounded up
@@ -17,6 +19,7 @@ layout(push_constant, scalar) uniform Push {
     F32 dt;    // [n_head]
     F32 a;     // [n_head]
     F32 o;     // [rows][n_head][D]
+    U32 stand; // stand.glsl; accepted drafts of the window before are in S already
     uint D, n_head, n_k, rows;
 } p;
 
@@ -62,6 +65,7 @@ void main() {
     }
     fetch(0u, tid, head, key, col);
     float dt = p.dt.v[head], a = p.a.v[head];
+    uint firm = p.stand.v[FIRM];
     for (uint t = 0u; t < p.rows; t++) {
         [[unroll]] for (uint j = 0u; j < MINE; j++) {
             uint i = tid + 128u * j, own = i % (4u * FOURS);
@@ -98,9 +102,10 @@ void main() {
         part[quarter][lane] = o;
         barrier(); // all quarters of o; q and k are read
         if (quarter == 0u && live) p.o.v[(t * p.n_head + head) * p.D + col] = quarters(lane);
-    }
-    [[unroll]] for (uint i = 0u; i < KEYS; i++) {
-        uint k = quarter * KEYS + i;
-        if (live && k < p.D) p.S.v[(head * p.D + k) * p.D + col] = S[i];
+        if (t + 1u != firm) continue;
+        [[unroll]] for (uint i = 0u; i < KEYS; i++) {
+            uint k = quarter * KEYS + i;
+            if (live && k < p.D) p.S.v[(head * p.D + k) * p.D + col] = S[i];
+        }
     }
 }

@@ -4,9 +4,14 @@
 // A head of the delta net for a few rows: what conv.comp, norm.comp (of q and k), gdn.comp and
 // norm.comp (of the output, gated, as codes) compute one after the other, bit for bit. The
 // history is left as it was. A workgroup holds a head's whole state in registers.
+//
+// Drafts: accepted ones of the window before run first, from the journal, now that the state is
+// here anyway; the state goes back to memory behind the rows that are certain, and the drafts of
+// this window run on what is in the registers. So taking rows back moves no state at all.
 #include "common.glsl"
 #include "act.glsl"
 #include "decay.glsl"
+#include "stand.glsl"
 
 layout(local_size_x_id = 2, local_size_y = 4) in;
 layout(constant_id = 0) const uint KEYS = 32u; // of a quarter: D / 4
@@ -16,8 +21,8 @@ layout(push_constant, scalar) uniform Push {
     F32 S;     // [n_head][D][D]
     F32 x;     // [rows][channels]: q [n_k], k [n_k], v [n_head] heads of D
     F32 w;     // [channels][TAPS]
-    F32 past;  // [TAPS - 1][channels], oldest first
-    U32 pos0;  // position of the first row
+    F32 past;  // [TAPS - 1][channels], oldest first, then the journal (history.comp)
+    U32 stand; // stand.glsl
     F32 alpha; // [rows][n_head]
     F32 beta;  // [rows][n_head], after the sigmoid
     F32 dt;    // [n_head]
@@ -63,17 +68,17 @@ float four_squares(float x0, float x1, float x2, float x3) {
     return s;
 }
 
-// Channel c of row t behind the convolution.
-float convolved(uint c, uint t, uint channels) {
-    uint pos = p.pos0.v[0] + t;
+// Channel c of row t behind the convolution; rows count from the first accepted draft.
+float convolved(uint c, uint t, uint owed, uint channels) {
+    uint pos = p.stand.v[POS0] - owed + t;
     float x[TAPS], w[TAPS];
     [[unroll]] for (uint k = 0u; k < TAPS; k++) { // loads first
         uint back = TAPS - 1u - k;
         w[k] = p.w.v[c * TAPS + k];
         x[k] = 0.0;
         if (back <= pos)
-            x[k] = back > t ? p.past.v[(TAPS - 1u - (back - t)) * channels + c]
-                            : p.x.v[(t - back) * channels + c];
+            x[k] = back + owed > t ? p.past.v[(TAPS - 1u + t - back) * channels + c]
+                                   : p.x.v[(t - back - owed) * channels + c];
     }
     precise float s = 0.0;
     [[unroll]] for (uint k = 0u; k < TAPS; k++)
@@ -157,14 +162,19 @@ void main() {
     precise float S[KEYS];
     [[unroll]] for (uint i = 0u; i < KEYS; i++)
         S[i] = p.S.v[(head * D + k0 + i) * D + col];
-    for (uint t = 0u; t < p.rows; t++) {
-        uint at = t * p.n_head + head;
-        float alpha = p.alpha.v[at], beta = p.beta.v[at];
-        float z = tid < D ? p.z.v[at * D + tid] : 0.0;
+    uint owed = p.stand.v[OWED], firm = p.stand.v[FIRM], cap = p.stand.v[CAP];
+    F32 old_alpha = F32(uint64_t(p.past) + 4ul * (TAPS - 1u + cap) * channels);
+    F32 old_beta = F32(uint64_t(old_alpha) + 4ul * cap * p.n_head);
+    for (uint t = 0u; t < owed + p.rows; t++) {
+        bool old = t < owed;
+        uint at = (old ? t : t - owed) * p.n_head + head;
+        float alpha = old ? old_alpha.v[at] : p.alpha.v[at];
+        float beta = old ? old_beta.v[at] : p.beta.v[at];
+        float z = tid < D && !old ? p.z.v[at * D + tid] : 0.0;
         barrier(); // what the row before left is read
-        if (quarter == 0u) q_row[col] = convolved(key * D + col, t, channels);
-        if (quarter == 1u) k_row[col] = convolved((p.n_k + key) * D + col, t, channels);
-        if (quarter == 2u) v_row[col] = convolved((2u * p.n_k + head) * D + col, t, channels);
+        if (quarter == 0u) q_row[col] = convolved(key * D + col, t, owed, channels);
+        if (quarter == 1u) k_row[col] = convolved((p.n_k + key) * D + col, t, owed, channels);
+        if (quarter == 2u) v_row[col] = convolved((2u * p.n_k + head) * D + col, t, owed, channels);
         float decay = decay_of(p.a.v[head], alpha, p.dt.v[head]);
         barrier(); // q, k, v
         norm_heads(tid);
@@ -185,10 +195,13 @@ void main() {
         }
         part[quarter][col] = o;
         barrier(); // all quarters of o
+        if (old) continue; // its output was used when it was a draft
+        if (t + 1u == owed + firm) {
+            [[unroll]] for (uint i = 0u; i < KEYS; i++)
+                p.S.v[(head * D + k0 + i) * D + col] = S[i];
+        }
         if (quarter == 0u) v_row[col] = quarters(col);
         barrier(); // the output; keys are read
-        finish(tid, t, head, z);
+        finish(tid, t - owed, head, z);
     }
-    [[unroll]] for (uint i = 0u; i < KEYS; i++)
-        p.S.v[(head * D + k0 + i) * D + col] = S[i];
 }

@@ -1,0 +1,276 @@
+/* Drafts on a GPU: whatever is drafted and however much of it is accepted, logits and device memory
+ * are those of a sequence that never drafted, bit by bit. Windows taken in by the joined kernel and
+ * op by op, resident and with the smallest arena, prompts between windows, sequences that share
+ * one.
+ */
+#include "support/gpu_trunk.h"
+
+#include "support/seq_state.h"
+
+#define DRAFTED 30u /* tokens of the text */
+
+typedef struct subject {
+    const char *file, *name;
+    bool mtp, apart;     /* apart: the delta net op by op */
+    uint32_t arena;      /* the smallest; 0: all are in memory */
+    uint32_t past, step; /* tokens in front of a window; lengths that are passed over */
+} subject;
+
+static const subject subjects[] = {
+    {"a-mix.gguf", "a-mix", false, false, 0, 6, 1}, /* n-gram memory, delta net, attention */
+    {"a-mix.gguf", "a-mix", false, true, 1, 3, 4},
+    {"c-f32.gguf", "c-f32", false, false, 0, 76, 6}, /* selects blocks */
+};
+
+typedef struct setup {
+    bench b;
+    const subject *of;
+    rg_core *core;
+    sheet truth;
+    rg_seq *plain, *drafted;
+} setup;
+
+static rg_seq *new_seq(const setup *s) {
+    rg_seq *seq = NULL;
+    rg_status st = {0};
+    const rg_seq_options opt = {.n_ctx = N_CTX, .mtp = s->of->mtp, .draft_max = RG_DRAFT_MAX};
+    if (rg_seq_create(&seq, s->core, &opt, &st) != RG_OK) fail_msg("%s", st.message);
+    return seq;
+}
+
+static setup open_setup(const subject *of) {
+    setup s = {.of = of, .b = open_bench(of->file, of->name, 90)};
+    rg_core_options o = gpu_options(16);
+    const uint32_t least = s.b.model->hp.n_expert_used + 1;
+    if (of->arena) o.arena_bytes = arena_of(&s.b, least);
+    if (of->apart) o.gpu_unfused = RG_GPU_FUSE_DELTA;
+    s.core = open_core(&s.b, &o);
+    s.truth = new_sheet(&s.b);
+    eval(s.core, &s.b, 16, 3, &s.truth);
+    s.plain = new_seq(&s);
+    s.drafted = new_seq(&s);
+    return s;
+}
+
+static void close_setup(setup *s) {
+    assert_int_equal(rg_core_gpu_complaints(s->core), 0);
+    rg_seq_destroy(s->plain);
+    rg_seq_destroy(s->drafted);
+    rg_core_destroy(s->core);
+    rg_free(s->truth.rows);
+    close_bench(&s->b);
+}
+
+static void feed(const setup *s, rg_seq *seq, uint32_t n, uint32_t chunk) {
+    rg_status st = {0};
+    const sheet *t = &s->truth;
+    sheet got = new_sheet(&s->b);
+    const rg_logits_sink sink = {.row = keep, .user = &got};
+    const uint32_t at = rg_seq_length(seq);
+    if (rg_core_eval(s->core, seq, s->b.ids + at, n, chunk, RG_WANT_LAST, &sink, NULL, &st) !=
+        RG_OK) {
+        fail_msg("%s", st.message);
+    }
+    const size_t last = (size_t)(at + n - 1) * t->n_vocab;
+    const sheet a = {got.rows + last, t->n_vocab}, w = {t->rows + last, t->n_vocab};
+    expect_same(&a, &w, 1, "tokens between windows");
+    rg_free(got.rows);
+}
+
+/* Device memory into the host's, which has the same plan; the ids are the host's own. */
+static void fetch(const setup *s, rg_seq *seq) {
+    rg_status st = {0};
+    const size_t bytes = (size_t)((uint8_t *)seq->ids - (uint8_t *)seq->memory);
+    if (rg_gpu_settle(s->core, &seq, 1, &st) != RG_OK ||
+        rg_mtp_settle(s->core, seq, &st) != RG_OK ||
+        rg_gpu_read(s->core->gpu->gpu, &seq->gpu->memory, 0, seq->memory, bytes, &st) != RG_OK) {
+        fail_msg("%s", st.message);
+    }
+}
+
+static void same_on_device(const setup *s, rg_seq *a, rg_seq *b) {
+    fetch(s, a);
+    fetch(s, b);
+    same_state(a, b);
+}
+
+/* The next `right` tokens of the text and `wrong` other ones behind. */
+static void fill_ids(const setup *s, uint32_t at, uint32_t right, uint32_t wrong, uint64_t seed,
+                     int32_t *ids) {
+    const uint32_t V = s->b.model->hp.n_vocab;
+    for (uint32_t i = 0; i < right + wrong; i++) {
+        ids[i] = s->b.ids[(at + i) % s->b.n];
+        if (i < right) continue;
+        const uint64_t other = (uint64_t)ids[i] + 1 + rg_random_u64(seed, i) % (V - 1);
+        ids[i] = (int32_t)(other % V);
+    }
+}
+
+static void expect_rows(const setup *s, const float *logits, uint32_t at, uint32_t n) {
+    const size_t V = s->truth.n_vocab;
+    const sheet got = {(float *)(uintptr_t)logits, V}, want = {s->truth.rows + at * V, V};
+    expect_same(&got, &want, n, "a window with drafts");
+}
+
+static void window(const setup *s, rg_seq *seq, uint32_t right, uint32_t wrong, uint64_t seed) {
+    int32_t ids[RG_VERIFY_ROWS];
+    rg_status st = {0};
+    const uint32_t at = rg_seq_length(seq), n = right + wrong;
+    fill_ids(s, at, right, wrong, seed, ids);
+    if (seq->opt.mtp && rg_mtp_make_room(s->core, seq, n, false, &st) != RG_OK)
+        fail_msg("%s", st.message);
+    const rg_verify part = {.seq = seq, .ids = ids, .n = n, .n_kept = right};
+    const float *logits = NULL;
+    if (rg_core_verify(s->core, &part, 1, NULL, &logits, &st) != RG_OK) {
+        fail_msg("%s", st.message);
+        abort(); /* not reached: fail_msg jumps away, which analyzers do not know */
+    }
+    expect_rows(s, logits, at, right);
+    if (rg_core_accept(s->core, &part, 1, &st) != RG_OK) fail_msg("%s", st.message);
+    assert_int_equal(rg_seq_length(seq), at + right);
+}
+
+/* Every length of a window with every number of rows kept, from the same past. */
+static void every_accept_length(void **state) {
+    (void)state;
+    for (size_t i = 0; i < RG_ARRAY_LEN(subjects); i++) {
+        setup s = open_setup(&subjects[i]);
+        const uint32_t past = s.of->past, step = s.of->step;
+        for (uint32_t right = 1; right <= RG_VERIFY_ROWS; right += 1 + step / 2) {
+            rg_seq_reset(s.plain);
+            feed(&s, s.plain, past + right, 0);
+            for (uint32_t n = right; n <= RG_VERIFY_ROWS; n += step) {
+                rg_seq_reset(s.drafted);
+                feed(&s, s.drafted, past, 0);
+                window(&s, s.drafted, right, n - right, n * 8 + right);
+                same_on_device(&s, s.plain, s.drafted);
+            }
+        }
+        close_setup(&s);
+    }
+}
+
+/* Windows one after another with nothing settled between them, from the first token on; sometimes
+ * tokens by themselves or a prompt of a few windows. */
+static void a_text_of_windows(void **state) {
+    (void)state;
+    for (size_t i = 0; i < RG_ARRAY_LEN(subjects); i++) {
+        setup s = open_setup(&subjects[i]);
+        const uint32_t n = s.b.n < DRAFTED ? s.b.n : DRAFTED;
+        feed(&s, s.plain, n, 0);
+        for (uint64_t seed = 1; seed <= (i ? 1 : 2); seed++) {
+            uint64_t draw = 0;
+            rg_seq_reset(s.drafted);
+            while (rg_seq_length(s.drafted) < n) {
+                const uint32_t left = n - rg_seq_length(s.drafted);
+                const uint64_t kind = rg_random_u64(seed, draw++) % 8;
+                uint32_t right = 1 + (uint32_t)(rg_random_u64(seed, draw++) % RG_VERIFY_ROWS);
+                if (right > left) right = left;
+                const uint32_t most = RG_VERIFY_ROWS - right + 1;
+                const uint32_t wrong = (uint32_t)(rg_random_u64(seed, draw++) % most);
+                if (kind < 6) {
+                    window(&s, s.drafted, right, wrong, seed * 1000 + draw);
+                } else {
+                    const uint32_t some = left < 10 ? left : 10;
+                    feed(&s, s.drafted, kind == 6 ? right : some, kind == 6 ? 1 : 9);
+                }
+            }
+            same_on_device(&s, s.plain, s.drafted);
+        }
+        close_setup(&s);
+    }
+}
+
+/* Windows of several sequences, more rows than the joined kernel takes; one is a prompt. */
+static void sequences_share_windows(void **state) {
+    (void)state;
+    enum { N = 3, PROMPT = 5 };
+    setup s = open_setup(&subjects[1]);
+    rg_seq *seqs[N];
+    float *last = rg_alloc(s.truth.n_vocab, sizeof *last, NULL);
+    assert_non_null(last);
+    for (uint32_t i = 0; i < N; i++) {
+        seqs[i] = new_seq(&s);
+        feed(&s, seqs[i], 3 + 4 * i, 0);
+    }
+    for (uint32_t round = 0; round < 3; round++) {
+        int32_t ids[N * RG_VERIFY_ROWS + PROMPT];
+        rg_batch_rows parts[N + 1];
+        rg_verify kept[N];
+        rg_status st = {0};
+        uint32_t n = 0;
+        const float *logits = NULL;
+        for (uint32_t i = 0; i < N; i++) {
+            const uint32_t right = 1 + (round + i) % 3, wrong = (round + 2 * i) % 3;
+            fill_ids(&s, rg_seq_length(seqs[i]), right, wrong, round * N + i, ids + n);
+            parts[i] = (rg_batch_rows){.seq = seqs[i], .n = right + wrong, .open = true};
+            kept[i] = (rg_verify){.seq = seqs[i], .ids = ids + n, .n = right + wrong};
+            kept[i].n_kept = right;
+            n += right + wrong;
+        }
+        const uint32_t at = rg_seq_length(s.drafted);
+        parts[N] = (rg_batch_rows){.seq = s.drafted, .n = PROMPT, .logits = last};
+        memcpy(ids + n, s.b.ids + at, PROMPT * sizeof *ids);
+        if (rg_core_eval_batch(s.core, parts, N + 1, ids, NULL, &logits, &st) != RG_OK) {
+            fail_msg("%s", st.message);
+            abort(); /* not reached */
+        }
+        expect_rows(&s, last, at + PROMPT - 1, 1);
+        for (uint32_t i = 0; i < N; i++) {
+            expect_rows(&s, logits, rg_seq_length(seqs[i]), kept[i].n_kept);
+            logits += kept[i].n * s.truth.n_vocab;
+        }
+        if (rg_core_accept(s.core, kept, N, &st) != RG_OK) fail_msg("%s", st.message);
+    }
+    for (uint32_t i = 0; i < N; i++) {
+        rg_seq_reset(s.plain);
+        feed(&s, s.plain, rg_seq_length(seqs[i]), 0);
+        same_on_device(&s, s.plain, seqs[i]);
+        rg_seq_destroy(seqs[i]);
+    }
+    rg_free(last);
+    close_setup(&s);
+}
+
+/* What the cache learns of a window: the experts of accepted rows, in order. */
+static void recency_sees_accepted_rows(void **state) {
+    (void)state;
+    bench b = open_bench("a-mix.gguf", "a-mix", 24);
+    const rg_hparams *hp = &b.model->hp;
+    rg_core_options o = gpu_options(16);
+    o.arena_bytes = arena_of(&b, hp->n_expert * hp->n_layer);
+    o.io.lookahead = 0;
+    setup s[2];
+    rg_seq *seqs[2];
+    const size_t n = (size_t)2 * hp->n_expert_used * hp->n_layer;
+    for (uint32_t i = 0; i < 2; i++) {
+        s[i] = (setup){.b = b, .of = &subjects[0], .core = open_core(&b, &o)};
+        s[i].truth = new_sheet(&b);
+        seqs[i] = new_seq(&s[i]);
+        eval(s[i].core, &b, 16, 0, &s[i].truth);
+        feed(&s[i], seqs[i], 8, 0);
+    }
+    for (uint32_t at = 8; at < 18; at += 2) {
+        for (uint32_t i = 0; i < 2; i++)
+            window(&s[i], seqs[i], 2, i ? at % 5 : 0, at);
+        assert_memory_equal(s[0].core->touched, s[1].core->touched, n * sizeof(uint32_t));
+        assert_int_not_equal(s[0].core->touched[n - 1], s[0].core->touched[0]);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        rg_seq_destroy(seqs[i]);
+        rg_core_destroy(s[i].core);
+        rg_free(s[i].truth.rows);
+    }
+    close_bench(&b);
+}
+
+int main(void) {
+    if (!gpu_here()) return 77;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_accept_length),
+        cmocka_unit_test(a_text_of_windows),
+        cmocka_unit_test(sequences_share_windows),
+        cmocka_unit_test(recency_sees_accepted_rows),
+    };
+    return failed_or_leaked(cmocka_run_group_tests(tests, NULL, NULL));
+}
