@@ -89,24 +89,19 @@ void cli_find_gpu_cache(cli_options *o) {
     snprintf(o->gpu_cache, sizeof o->gpu_cache, "%s/gpu-kernels.bin", dir);
 }
 
-/* The draft block is not computed on a GPU: `auto` means drafts from the text there. */
-static rg_draft_mode draft_of(const cli_options *opt) {
-    return opt->gpu && opt->draft == RG_DRAFT_AUTO ? RG_DRAFT_SUFFIX : opt->draft;
-}
-
 static bool uses_mtp(const cli_options *opt) {
-    return draft_of(opt) == RG_DRAFT_MTP || draft_of(opt) == RG_DRAFT_AUTO;
+    return opt->draft == RG_DRAFT_MTP || opt->draft == RG_DRAFT_AUTO;
 }
 
 static uint32_t draft_max(const cli_options *opt) {
-    if (draft_of(opt) == RG_DRAFT_OFF) return 0;
+    if (opt->draft == RG_DRAFT_OFF) return 0;
     return opt->draft_max ? opt->draft_max : RG_DRAFT_DEFAULT;
 }
 
 rg_session_options cli_session_options(const cli_options *opt, uint32_t n_ctx) {
     return (rg_session_options){.n_ctx = n_ctx,
                                 .kv = opt->kv,
-                                .draft = draft_of(opt),
+                                .draft = opt->draft,
                                 .draft_max = draft_max(opt),
                                 .draft_fixed = opt->draft_fixed};
 }

@@ -283,9 +283,24 @@ static void show_progress(const rg_window *win, const rg_eval_call *call, uint32
     opt->progress(opt->progress_user, "prefill", call->done + part, call->total);
 }
 
+/* The draft blocks behind the rows that are certain. */
+static rg_code follow(const rg_window *win, rg_status *st) {
+    for (uint32_t i = 0; i < win->n_seg; i++) {
+        if (!win->segs[i].seq->opt.mtp || win->segs[i].open) continue;
+        guard(win->core, true);
+        const rg_code rc = rg_mtp_follow(win, st);
+        guard(win->core, false);
+        return rc;
+    }
+    return RG_OK;
+}
+
 rg_code rg_window_run(const rg_window *win, const rg_eval_call *call, rg_status *st) {
     rg_core *core = win->core;
-    if (core->gpu) return rg_gpu_window_run(win, call, st);
+    if (core->gpu) {
+        RG_TRY(rg_gpu_window_run(win, call, st));
+        return follow(win, st);
+    }
     rg_window rows = *win;
     core->due = (rg_due){0}; /* of a window that broke off */
     rg_timing_window(core->timing);
@@ -314,14 +329,7 @@ rg_code rg_window_run(const rg_window *win, const rg_eval_call *call, rg_status 
     rg_hc_settle(core);
     for (uint32_t i = 0; i < win->n_seg; i++)
         win->segs[i].seq->n_owed = 0;
-    for (uint32_t i = 0; i < win->n_seg; i++) {
-        if (!win->segs[i].seq->opt.mtp || win->segs[i].open) continue;
-        guard(core, true);
-        const rg_code rc = rg_mtp_follow(win, st);
-        guard(core, false);
-        return rc;
-    }
-    return RG_OK;
+    return follow(win, st);
 }
 
 /* ---- head ----------------------------------------------------------------------------------- */

@@ -456,6 +456,8 @@ rg_code rg_mtp_run(rg_core *core, const rg_mtp_feed *feeds, uint32_t n_feed, rg_
 /* Feeds the draft block the rows (R_p, token p+1) that became known with the window (spec 5.2): the
  * pending row, then all rows but the last, which becomes pending. */
 rg_code rg_mtp_follow(const rg_window *win, rg_status *st);
+/* n rows of the trunk's last window, from row0 on, become pending rows from `at` on. */
+rg_code rg_mtp_keep(rg_seq *seq, uint32_t at, uint32_t row0, uint32_t n, rg_status *st);
 /* Feeds all pending rows but the last, whose next token is not known. */
 rg_code rg_mtp_settle(rg_core *core, rg_seq *seq, rg_status *st);
 

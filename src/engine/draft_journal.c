@@ -237,31 +237,32 @@ static void keep_routes(rg_core *core, const rg_verify *parts, uint32_t n_part) 
 }
 
 /* The accepted rows wait for the draft block. */
-static void keep_residuals(const rg_core *core, rg_seq *seq, uint32_t row0, uint32_t n) {
-    const size_t HE = (size_t)core->hp->n_hc * core->hp->n_embd;
-    if (!seq->opt.mtp) return;
+static rg_code keep_residuals(rg_seq *seq, uint32_t row0, uint32_t n, rg_status *st) {
+    if (!seq->opt.mtp) return RG_OK;
     RG_ASSERT(seq->n_pending + n <= RG_PENDING_MAX);
-    memcpy(seq->mtp_pending + seq->n_pending * HE, core->s.residual + row0 * HE,
-           n * HE * sizeof(float));
+    RG_TRY(rg_mtp_keep(seq, seq->n_pending, row0, n, st));
     seq->n_pending += n;
+    return RG_OK;
 }
 
 rg_code rg_core_accept(rg_core *core, const rg_verify *parts, uint32_t n_part, rg_status *st) {
     const uint64_t begin = rg_now_ns();
+    rg_code rc = RG_OK;
     for (uint32_t i = 0; i < n_part; i++) {
         const rg_verify *p = &parts[i];
         RG_ASSERT(p->n == p->seq->n_open);
         RG_ASSERT(p->n_kept >= 1 && p->n_kept <= p->n);
         rg_seq *seq = p->seq;
         accept_drafts(seq, p->n_kept - 1);
-        keep_residuals(core, seq, seq->open_row0, p->n_kept);
+        if (rc == RG_OK) rc = keep_residuals(seq, seq->open_row0, p->n_kept, st);
         if (seq->moce) rg_moce_accept(seq->moce, p->n_kept);
         memcpy(seq->ids + seq->length, p->ids, p->n_kept * sizeof *p->ids);
         seq->length += p->n_kept;
         seq->n_open = 0;
     }
     if (core->stream) keep_routes(core, parts, n_part);
-    const rg_code rc = rg_experts_touch(core, false, st);
+    const rg_code touched = rg_experts_touch(core, rc != RG_OK, rc == RG_OK ? st : NULL);
+    if (rc == RG_OK) rc = touched;
     for (uint32_t i = 0; i < n_part && rc != RG_OK; i++)
         parts[i].seq->failed = true;
     rg_core_trim(core);

@@ -186,7 +186,6 @@ static void count_begin(rg_drafter *d) {
     d->experts = d->core->times.n_distinct;
     d->read_bytes = m.read_bytes;
     d->waves = m.waves;
-    d->built = count_built(d);
 }
 
 rg_code rg_drafter_make(rg_drafter *d, const rg_drafter_request *req, rg_drafter_window *win,
@@ -199,6 +198,7 @@ rg_code rg_drafter_make(rg_drafter *d, const rg_drafter_request *req, rg_drafter
                        d->seq->opt.n_ctx);
     }
     d->win.ids[0] = req->next;
+    d->built = count_built(d);
     const uint64_t begin = rg_now_ns();
     RG_TRY(make_drafts(d, req, rows - 1, &n, st));
     d->win.n = n + 1;
@@ -258,7 +258,8 @@ static void count_window(rg_drafter *d, uint32_t n_kept, uint32_t rows) {
     d->stats.accepted += right;
     d->core->times.draft_offered += n;
     d->core->times.draft_accepted += right;
-    /* The first window of its length builds its kernels: that tells nothing about the next. */
+    /* The first draft and the first window of a length build their kernels: their time tells
+     * nothing about the next. */
     const bool first = count_built(d) != d->built;
     const rg_governor_window learned = {.source = d->source,
                                         .n = n,
@@ -267,7 +268,7 @@ static void count_window(rg_drafter *d, uint32_t n_kept, uint32_t rows) {
                                         .rows = rows,
                                         .window_ns = first ? 0 : d->window_ns,
                                         .draft_ns = d->draft_ns,
-                                        .n_made = d->n_made,
+                                        .n_made = first ? 0 : d->n_made,
                                         .waves = m.waves - d->waves};
     rg_governor_learn(&d->governor, &learned);
 }

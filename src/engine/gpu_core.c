@@ -64,8 +64,18 @@ static void note_all(starts *s, const rg_core *core) {
     note(s, core->w.token_embd.data);
     note(s, core->w.output.data);
     note_hc(s, &core->w.output_hc);
-    for (uint32_t i = 0; i < core->hp->n_layer; i++)
-        note_layer(s, &core->w.layers[i]);
+    for (uint32_t i = 0; i < rg_gpu_layers(core); i++)
+        note_layer(s, rg_gpu_layer(core, i));
+    const rg_mtp_weights *mtp = &core->w.mtp;
+    if (!core->hp->n_mtp) return;
+    note(s, mtp->enorm);
+    note(s, mtp->hnorm);
+    note(s, mtp->eh_proj.data);
+    note(s, mtp->fc_embd.data);
+    note(s, mtp->fc_hidden.data);
+    note_hc(s, &mtp->head);
+    note(s, mtp->embd.data);
+    note(s, mtp->output.data);
 }
 
 static int by_address(const void *a, const void *b) {
@@ -198,6 +208,7 @@ static size_t layout_shared(const rg_core *core, rg_gpu_shared *s, uint8_t *base
         s->grids[i] = rg_layout_take(&p, 6, sizeof(uint32_t));
     }
     s->moe_ids = rg_layout_take(&p, T * hp->n_expert_used, sizeof(uint32_t));
+    s->sources = rg_layout_take(&p, T, sizeof *s->sources);
     return p.used;
 }
 
@@ -226,12 +237,16 @@ static void layout_codes(const rg_core *core, rg_gpu_codes *c, rg_layout *p) {
     const rg_hparams *hp = core->hp;
     const size_t T = core->chunk;
     uint32_t n_ff = 0;
-    for (uint32_t i = 0; i < hp->n_layer; i++)
-        n_ff = core->w.layers[i].moe.n_ff > n_ff ? core->w.layers[i].moe.n_ff : n_ff;
+    for (uint32_t i = 0; i < rg_gpu_layers(core); i++) {
+        const uint32_t own = rg_gpu_layer(core, i)->moe.n_ff;
+        n_ff = own > n_ff ? own : n_ff;
+    }
     size_t wide = rg_gpu_act_bytes(hp->n_hc * hp->n_embd);
     wide = larger(wide, rg_gpu_act_bytes(hp->n_v_head * hp->ssm_head_dim));
     wide = larger(wide, rg_gpu_act_bytes(hp->n_head * hp->head_dim));
     wide = larger(wide, rg_gpu_act_bytes(hp->ple_n_head * hp->ple_row));
+    /* Rows of the draft block's projection, whole or in halves. */
+    if (hp->n_mtp) wide = larger(wide, 2 * hp->n_hc * rg_gpu_act_bytes(hp->n_embd));
     c->wide = rg_layout_take(p, T * wide, 1);
     c->low = rg_layout_take(p, T * rg_gpu_act_bytes(hp->n_hc_rank), 1);
     c->u = rg_layout_take(p, T * rg_gpu_act_bytes(hp->n_embd), 1);
@@ -291,8 +306,8 @@ static rg_code check_shapes(const rg_core *core, rg_status *st) {
                        hp->head_dim, RG_GPU_HEAD_DIM_MAX);
     }
     uint32_t ratio = 0;
-    for (uint32_t i = 0; i < hp->n_layer; i++) {
-        const rg_layer_weights *w = &core->w.layers[i];
+    for (uint32_t i = 0; i < rg_gpu_layers(core); i++) {
+        const rg_layer_weights *w = rg_gpu_layer(core, i);
         const uint32_t own = w->is_attn ? w->attn.ratio : 0;
         if (own && ratio && own != ratio) {
             return rg_fail(st, RG_UNSUPPORTED,
@@ -317,6 +332,7 @@ static rg_code open_lists(rg_gpu_core *g, rg_status *st) {
     RG_TRY(rg_gpu_list_create(&g->head, g->gpu, st));
     RG_TRY(rg_gpu_list_create(&g->zero, g->gpu, st));
     RG_TRY(rg_gpu_list_create(&g->settle, g->gpu, st));
+    RG_TRY(rg_gpu_list_create(&g->rows, g->gpu, st));
     for (uint32_t i = 0; i < RG_GPU_STEPS; i++)
         RG_TRY(rg_gpu_list_create(&g->steps[i], g->gpu, st));
     return RG_OK;
@@ -364,6 +380,7 @@ void rg_gpu_core_destroy(rg_gpu_core *g) {
         rg_gpu_list_destroy(g->head);
         rg_gpu_list_destroy(g->zero);
         rg_gpu_list_destroy(g->settle);
+        rg_gpu_list_destroy(g->rows);
         for (uint32_t i = 0; i < RG_GPU_STEPS; i++)
             rg_gpu_list_destroy(g->steps[i]);
         rg_gpu_buffer_destroy(g->gpu, &g->tables);
@@ -410,8 +427,8 @@ uint64_t rg_core_gpu_complaints(const rg_core *core) {
 
 static uint32_t block_cap(const rg_core *core, uint32_t n_ctx) {
     uint32_t cap = 0;
-    for (uint32_t i = 0; i < core->hp->n_layer; i++) {
-        const rg_layer_weights *w = &core->w.layers[i];
+    for (uint32_t i = 0; i < rg_gpu_layers(core); i++) {
+        const rg_layer_weights *w = rg_gpu_layer(core, i);
         const uint32_t ratio = w->is_attn ? w->attn.ratio : 0;
         if (ratio && n_ctx / ratio > cap) cap = n_ctx / ratio;
     }
@@ -423,6 +440,7 @@ static size_t layout_seq(const rg_seq *seq, rg_gpu_seq *d, uint8_t *base) {
     rg_seq shape = {.opt = seq->opt, .layers = d->layers};
     rg_layout p = {.base = base};
     p.used = rg_seq_layout(&shape, core->model, 1, base);
+    d->pending = shape.mtp_pending;
     d->cap = block_cap(core, seq->opt.n_ctx);
     d->scores = rg_layout_take(&p, (size_t)core->chunk * d->cap, sizeof(float));
     d->bits = rg_layout_take(&p, (size_t)core->chunk * ((d->cap + 31) / 32), sizeof(uint32_t));
@@ -431,8 +449,6 @@ static size_t layout_seq(const rg_seq *seq, rg_gpu_seq *d, uint8_t *base) {
 
 rg_code rg_gpu_seq_create(rg_seq *seq, rg_status *st) {
     rg_core *core = seq->core;
-    if (seq->opt.mtp)
-        return rg_fail(st, RG_UNSUPPORTED, "the draft block is not computed on the GPU");
     rg_gpu_seq *d = rg_alloc(1, sizeof *d, st);
     seq->gpu = d;
     if (!d) return RG_NOMEM;

@@ -24,6 +24,7 @@ typedef struct rg_gpu_shared {
     uint32_t *slots[2];   /* lists of two phases: as rg_gpu_plan makes them */
     uint32_t *grids[2];   /* [2][3] of each phase, hidden and output rows */
     uint32_t *moe_ids;    /* [chunk][n_used] experts that the host chose */
+    uint64_t *sources;    /* [chunk] residuals that the draft block's rows are made of */
 } rg_gpu_shared;
 
 /* What the device writes for the host. */
@@ -82,7 +83,7 @@ struct rg_gpu_core {
     rg_gpu_shared at;     /* the same places, device addresses */
     rg_gpu_seen from;     /* host addresses */
     rg_gpu_seen out;      /* device addresses */
-    rg_gpu_list *head, *zero, *settle;
+    rg_gpu_list *head, *zero, *settle, *rows;
     rg_gpu_list *steps[RG_GPU_STEPS], *last; /* of turns */
     /* Of windows whose experts are all in memory: of 1, 2, ... rows, then of more. */
     rg_gpu_whole whole[RG_GPU_ROWS_MAX + 1];
@@ -126,6 +127,7 @@ rg_code rg_gpu_tiles_open(rg_gpu_core *g, rg_status *st);
 typedef struct rg_gpu_seq {
     rg_gpu_buffer memory;
     rg_layer_state *layers; /* [n_layer + n_mtp], device addresses */
+    float *pending;         /* [RG_PENDING_MAX or 1][H*E] rows that the draft block lacks */
     float *scores;          /* [chunk][cap] */
     uint32_t *bits;         /* [chunk][cap / 32 rounded up] */
     uint32_t cap;           /* blocks of the smallest ratio */
@@ -167,6 +169,19 @@ void rg_gpu_time_kernels(rg_gpu_core *g, bool on);
 size_t rg_gpu_kernel_times(const rg_gpu_core *g, rg_kernel_time *out, size_t cap);
 
 rg_code rg_gpu_window_run(const rg_window *win, const rg_eval_call *call, rg_status *st);
+/* The draft block over the rows of a window whose ids are the next tokens; residuals stay in
+ * s.mtp_residual. Positions of the rotation are told by core->s.rope, those of the cache by the
+ * segments; `sources` in the shared buffer says what the rows are made of. */
+rg_code rg_gpu_draft_layer(const rg_window *win, rg_status *st);
+/* rg_mtp_run on a device: `rest` of the feeds are device addresses. */
+rg_code rg_gpu_mtp_run(rg_core *core, const rg_mtp_feed *feeds, uint32_t n_feed, rg_status *st);
+/* Logits of a row of the draft block into the core's s.logits. */
+rg_code rg_gpu_mtp_head(rg_core *core, const float *residual, rg_status *st);
+/* n rows of residuals on the device become pending, from row `at` on. */
+rg_code rg_gpu_keep_pending(rg_seq *seq, uint32_t at, const float *rows, uint32_t n, rg_status *st);
+/* The first n pending rows go; the others move up. */
+rg_code rg_gpu_drop_pending(rg_seq *seq, uint32_t n, rg_status *st);
+
 /* Logits of n residual rows of the last window, from `row` on, into the core's s.logits, from row
  * `to` on. */
 rg_code rg_gpu_head(rg_core *core, uint32_t row, uint32_t n, uint32_t to, rg_status *st);
@@ -178,8 +193,18 @@ typedef struct rg_gpu_rec {
     rg_core *core;
     const rg_window *win;
     rg_gpu_list *list;
-    rg_gpu_owed owed; /* what the residual of the window has yet to get */
+    float *residual;  /* device; of the trunk or of the draft block */
+    rg_gpu_owed owed; /* what the residual has yet to get */
 } rg_gpu_rec;
+
+/* Weights of a layer; behind those of the trunk the draft block's. */
+static inline const rg_layer_weights *rg_gpu_layer(const rg_core *core, uint32_t layer) {
+    return layer < core->hp->n_layer ? &core->w.layers[layer] : &core->w.mtp.layer;
+}
+/* How many they are. */
+static inline uint32_t rg_gpu_layers(const rg_core *core) {
+    return core->hp->n_layer + (core->hp->n_mtp ? 1 : 0);
+}
 
 static inline rg_gpu_ptr rg_at(const void *device) {
     return (rg_gpu_ptr)(uintptr_t)device;
@@ -197,7 +222,12 @@ static inline uint32_t rg_gpu_code(uint32_t layer, rg_gpu_place_code place) {
     return layer * RG_GPU_PLACES + (uint32_t)place;
 }
 
-void rg_gpu_rec_embed(rg_gpu_rec *r);
+/* Embeddings of the ids that the host told, from w into y [T][H*E]. */
+void rg_gpu_rec_embed(rg_gpu_rec *r, const rg_mat *w, float *y);
+/* The residual gets what it is owed. */
+void rg_gpu_rec_settle(rg_gpu_rec *r);
+/* Rows of the draft block: the projection of normed embeddings and residuals into the residual. */
+void rg_gpu_rec_draft(rg_gpu_rec *r);
 void rg_gpu_rec_hc_read(rg_gpu_rec *r, const rg_hc_weights *w, const float *residual, uint32_t rows,
                         uint32_t code);
 /* The delta net of one segment op by op, up to its outputs; the history moves on. */
@@ -224,7 +254,8 @@ void rg_gpu_rec_moe(rg_gpu_rec *r, uint32_t layer);
 void rg_gpu_rec_phase(rg_gpu_rec *r, uint32_t layer, uint32_t phase);
 void rg_gpu_rec_combine(rg_gpu_rec *r, uint32_t layer);
 /* Logits to where the host sees them; with `best_only` (one row) the best one of them alone. */
-void rg_gpu_rec_head(rg_gpu_rec *r, uint32_t row, uint32_t rows, bool best_only);
+void rg_gpu_rec_head(rg_gpu_rec *r, const rg_hc_weights *hc, const rg_mat *output, uint32_t row,
+                     uint32_t rows, bool best_only);
 
 /* Workgroups that a slot's hidden rows (k = 0) or output rows (k = 1) take. */
 uint32_t rg_gpu_expert_groups(const rg_gpu_rec *r, uint32_t layer, uint32_t k);

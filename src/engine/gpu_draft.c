@@ -69,3 +69,76 @@ rg_code rg_gpu_settle(rg_core *core, rg_seq *const *seqs, uint32_t n, rg_status 
         seqs[i]->n_owed = 0;
     return RG_OK;
 }
+
+/* ---- the draft block ------------------------------------------------------------------------ */
+
+static size_t row_floats(const rg_core *core) {
+    return (size_t)core->hp->n_hc * core->hp->n_embd;
+}
+
+/* Where the rows of a feed come from; a gap between two segments of the window has none. */
+static void tell_sources(rg_gpu_core *g, const rg_mtp_feed *f, uint32_t row0) {
+    const size_t HE = row_floats(g->core);
+    for (uint32_t i = 0; i < f->n; i++) {
+        const float *from =
+            i < f->n_old ? f->seq->gpu->pending + i * HE : f->rest + (size_t)(i - f->n_old) * HE;
+        g->to.sources[row0 + i] = rg_at(from);
+    }
+}
+
+rg_code rg_gpu_mtp_run(rg_core *core, const rg_mtp_feed *feeds, uint32_t n_feed, rg_status *st) {
+    rg_segment segs[RG_SEGMENTS_MAX];
+    int32_t *ids = core->s.mtp_ids;
+    rg_window win = {.core = core, .segs = segs, .n_seg = n_feed, .ids = ids};
+    RG_ASSERT(n_feed <= RG_SEGMENTS_MAX);
+    win.n_seg = 0;
+    for (uint32_t s = 0; s < n_feed; s++) {
+        const rg_mtp_feed *f = &feeds[s];
+        if (!f->n) continue;
+        segs[win.n_seg++] = (rg_segment){.seq = f->seq, .row0 = win.T, .n = f->n, .pos0 = f->pos0};
+        tell_sources(core->gpu, f, win.T);
+        memcpy(ids + win.T, f->next, f->n * sizeof *ids);
+        win.T += f->n;
+    }
+    if (!win.T) return RG_OK;
+    RG_ASSERT(win.T <= core->chunk);
+    rg_window_rope(&win);
+    uint32_t seg = 0; /* from here on the place in the cache counts */
+    for (uint32_t s = 0; s < n_feed; s++)
+        if (feeds[s].n) segs[seg++].pos0 = feeds[s].kv0;
+    return rg_gpu_draft_layer(&win, st);
+}
+
+/* Rows of residuals from the scratch, or of the pending ones among themselves. */
+static void record_rows(const rg_seq *seq, const float *dst, const rg_gpu_buffer *from,
+                        const float *src, uint32_t n) {
+    rg_gpu_core *g = seq->core->gpu;
+    const bool here = rg_at(dst) >= seq->gpu->memory.address &&
+                      rg_at(dst) < seq->gpu->memory.address + seq->gpu->memory.bytes;
+    const rg_gpu_buffer *to = here ? &seq->gpu->memory : &g->scratch;
+    rg_gpu_copy(g->rows, to, rg_at(dst) - to->address, from, rg_at(src) - from->address,
+                n * row_floats(seq->core) * sizeof(float));
+}
+
+rg_code rg_gpu_keep_pending(rg_seq *seq, uint32_t at, const float *rows, uint32_t n,
+                            rg_status *st) {
+    rg_gpu_core *g = seq->core->gpu;
+    rg_gpu_list_begin(g->rows, false);
+    record_rows(seq, seq->gpu->pending + at * row_floats(seq->core), &g->scratch, rows, n);
+    RG_TRY(rg_gpu_list_end(g->rows, st));
+    return rg_gpu_run(g->gpu, g->rows, st);
+}
+
+/* By way of the scratch: the places overlap. */
+rg_code rg_gpu_drop_pending(rg_seq *seq, uint32_t n, rg_status *st) {
+    rg_gpu_core *g = seq->core->gpu;
+    const float *pending = seq->gpu->pending;
+    const uint32_t left = seq->n_pending - n;
+    if (!left || !n) return RG_OK;
+    rg_gpu_list_begin(g->rows, false);
+    record_rows(seq, g->s.mtp_in, &seq->gpu->memory, pending + n * row_floats(seq->core), left);
+    rg_gpu_barrier(g->rows);
+    record_rows(seq, pending, &g->scratch, g->s.mtp_in, left);
+    RG_TRY(rg_gpu_list_end(g->rows, st));
+    return rg_gpu_run(g->gpu, g->rows, st);
+}

@@ -7,19 +7,23 @@
 
 #include "support/seq_state.h"
 
-#define DRAFTED 30u /* tokens of the text */
+#include <math.h>
+
+#define DRAFTED 24u /* tokens of the text */
 
 typedef struct subject {
     const char *file, *name;
-    bool mtp, apart;     /* apart: the delta net op by op */
-    uint32_t arena;      /* the smallest; 0: all are in memory */
-    uint32_t past, step; /* tokens in front of a window; lengths that are passed over */
+    bool mtp, apart;           /* apart: the delta net op by op */
+    uint32_t arena;            /* the smallest; 0: all are in memory */
+    uint32_t past, step, skip; /* tokens in front of a window; steps of its rows, of rows kept */
 } subject;
 
 static const subject subjects[] = {
-    {"a-mix.gguf", "a-mix", false, false, 0, 6, 1}, /* n-gram memory, delta net, attention */
-    {"a-mix.gguf", "a-mix", false, true, 1, 3, 4},
-    {"c-f32.gguf", "c-f32", false, false, 0, 76, 6}, /* selects blocks */
+    {"a-mix.gguf", "a-mix", false, false, 0, 6, 3, 1}, /* n-gram memory, delta net, attention */
+    {"a-mix.gguf", "a-mix", false, true, 1, 3, 8, 2},
+    {"k-mtp.gguf", "k-mtp", true, false, 0, 5, 8, 2},
+    {"k-mtp.gguf", "k-mtp", true, false, 1, 2, 8, 3},
+    {"c-f32.gguf", "c-f32", false, false, 0, 76, 8, 3}, /* selects blocks */
 };
 
 typedef struct setup {
@@ -135,11 +139,11 @@ static void every_accept_length(void **state) {
     (void)state;
     for (size_t i = 0; i < RG_ARRAY_LEN(subjects); i++) {
         setup s = open_setup(&subjects[i]);
-        const uint32_t past = s.of->past, step = s.of->step;
-        for (uint32_t right = 1; right <= RG_VERIFY_ROWS; right += 1 + step / 2) {
+        const uint32_t past = s.of->past;
+        for (uint32_t right = 1; right <= RG_VERIFY_ROWS; right += s.of->skip) {
             rg_seq_reset(s.plain);
             feed(&s, s.plain, past + right, 0);
-            for (uint32_t n = right; n <= RG_VERIFY_ROWS; n += step) {
+            for (uint32_t n = RG_VERIFY_ROWS; n >= right; n -= n > s.of->step ? s.of->step : n) {
                 rg_seq_reset(s.drafted);
                 feed(&s, s.drafted, past, 0);
                 window(&s, s.drafted, right, n - right, n * 8 + right);
@@ -155,10 +159,11 @@ static void every_accept_length(void **state) {
 static void a_text_of_windows(void **state) {
     (void)state;
     for (size_t i = 0; i < RG_ARRAY_LEN(subjects); i++) {
+        if (subjects[i].past > DRAFTED) continue;
         setup s = open_setup(&subjects[i]);
         const uint32_t n = s.b.n < DRAFTED ? s.b.n : DRAFTED;
         feed(&s, s.plain, n, 0);
-        for (uint64_t seed = 1; seed <= (i ? 1 : 2); seed++) {
+        for (uint64_t seed = 1; seed <= 1; seed++) {
             uint64_t draw = 0;
             rg_seq_reset(s.drafted);
             while (rg_seq_length(s.drafted) < n) {
@@ -180,6 +185,119 @@ static void a_text_of_windows(void **state) {
         close_setup(&s);
     }
 }
+
+/* ---- the draft block ------------------------------------------------------------------------- */
+
+typedef struct picks {
+    uint32_t n, n_vocab;
+    float *first; /* logits of the first draft */
+} picks;
+
+static rg_code pick_best(void *user, const float *logits, uint32_t position, int32_t *id,
+                         bool *more, rg_status *st) {
+    picks *p = user;
+    (void)position, (void)st;
+    if (p->n++ == 0) memcpy(p->first, logits, p->n_vocab * sizeof *logits);
+    *id = 0;
+    for (uint32_t i = 1; i < p->n_vocab; i++)
+        if (logits[i] > logits[*id]) *id = (int32_t)i;
+    *more = true;
+    return RG_OK;
+}
+
+static void draft(rg_core *core, rg_seq *seq, int32_t next, uint32_t n_max, picks *p,
+                  int32_t *ids) {
+    rg_status st = {0};
+    uint32_t n = 0;
+    const rg_draft_pick how = {pick_best, p};
+    if (rg_mtp_draft(core, seq, next, n_max, &how, ids, &n, &st) != RG_OK)
+        fail_msg("%s", st.message);
+    assert_int_equal(n, n_max);
+    assert_int_equal(p->n, n_max);
+}
+
+static picks new_picks(const setup *s) {
+    picks p = {.n_vocab = s->b.model->hp.n_vocab};
+    p.first = rg_alloc(p.n_vocab, sizeof *p.first, NULL);
+    assert_non_null(p.first);
+    return p;
+}
+
+/* Chains before windows: the first draft does not depend on the chains and windows before it, and
+ * they leave no trace in the state. */
+static void chains_leave_no_trace(void **state) {
+    (void)state;
+    for (size_t i = 2; i < 4; i++) {
+        setup s = open_setup(&subjects[i]);
+        picks got = new_picks(&s), want = new_picks(&s);
+        feed(&s, s.drafted, 5, 0);
+        for (uint32_t round = 0; round < 3; round++) {
+            const uint32_t at = rg_seq_length(s.drafted), n = 1 + (3 * round) % RG_DRAFT_MAX;
+            int32_t ids[RG_DRAFT_MAX], one;
+            rg_seq_reset(s.plain);
+            feed(&s, s.plain, at, 0);
+            got.n = want.n = 0;
+            draft(s.core, s.drafted, s.b.ids[at], n, &got, ids);
+            draft(s.core, s.plain, s.b.ids[at], 1, &want, &one);
+            assert_int_equal(ids[0], one);
+            assert_memory_equal(got.first, want.first, got.n_vocab * sizeof(float));
+            window(&s, s.drafted, 1 + round % 3, round, round);
+        }
+        rg_seq_reset(s.plain);
+        feed(&s, s.plain, rg_seq_length(s.drafted), 0);
+        same_on_device(&s, s.plain, s.drafted);
+        rg_free(got.first);
+        rg_free(want.first);
+        close_setup(&s);
+    }
+}
+
+static double distance(const picks *a, const picks *b) {
+    double sum = 0.0;
+    for (uint32_t i = 0; i < a->n_vocab; i++) {
+        const double d = (double)a->first[i] - (double)b->first[i];
+        sum += d * d;
+    }
+    return sqrt(sum / a->n_vocab);
+}
+
+/* First draft behind `at` tokens by the CPU. */
+static void draft_on_cpu(const setup *s, rg_kernel_set kernels, uint32_t at, picks *p) {
+    rg_core_options o = gpu_options(16);
+    rg_status st = {0};
+    int32_t id;
+    o.gpu = false;
+    o.kernels = kernels;
+    const setup cpu = {.b = s->b, .of = s->of, .core = open_core(&s->b, &o)};
+    rg_seq *seq = new_seq(&cpu);
+    if (rg_core_eval(cpu.core, seq, s->b.ids, at, 0, RG_WANT_NONE, NULL, NULL, &st) != RG_OK)
+        fail_msg("%s", st.message);
+    draft(cpu.core, seq, s->b.ids[at], 1, p, &id);
+    rg_seq_destroy(seq);
+    rg_core_destroy(cpu.core);
+}
+
+/* Logits of the draft block are as near to the float reference as those of the CPU, whose
+ * activations are 8-bit codes too. */
+static void drafts_are_near_the_reference(void **state) {
+    (void)state;
+    enum { AT = 30 };
+    setup s = open_setup(&subjects[2]);
+    picks got = new_picks(&s), ref = new_picks(&s), codes = new_picks(&s);
+    int32_t id;
+    feed(&s, s.drafted, AT, 7);
+    draft(s.core, s.drafted, s.b.ids[AT], 1, &got, &id);
+    draft_on_cpu(&s, RG_KERNELS_REF, AT, &ref);
+    draft_on_cpu(&s, RG_KERNELS_AUTO, AT, &codes);
+    const double off = distance(&got, &ref), usual = distance(&codes, &ref);
+    if (!(off < 2.0 * usual + 1e-4)) fail_msg("%g from the reference, the CPU %g", off, usual);
+    rg_free(got.first);
+    rg_free(ref.first);
+    rg_free(codes.first);
+    close_setup(&s);
+}
+
+/* ---- sharing, learning ----------------------------------------------------------------------- */
 
 /* Windows of several sequences, more rows than the joined kernel takes; one is a prompt. */
 static void sequences_share_windows(void **state) {
@@ -267,10 +385,9 @@ static void recency_sees_accepted_rows(void **state) {
 int main(void) {
     if (!gpu_here()) return 77;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_accept_length),
-        cmocka_unit_test(a_text_of_windows),
-        cmocka_unit_test(sequences_share_windows),
-        cmocka_unit_test(recency_sees_accepted_rows),
+        cmocka_unit_test(every_accept_length),     cmocka_unit_test(a_text_of_windows),
+        cmocka_unit_test(chains_leave_no_trace),   cmocka_unit_test(drafts_are_near_the_reference),
+        cmocka_unit_test(sequences_share_windows), cmocka_unit_test(recency_sees_accepted_rows),
     };
     return failed_or_leaked(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -131,28 +131,27 @@ static void plain(rg_gpu_rec *r, const rg_mat *w, input in, float *y, uint32_t r
     multiply(r, w, in, y, rows, RG_GPU_PLAIN, 1.0f);
 }
 
-void rg_gpu_rec_embed(rg_gpu_rec *r) {
-    const rg_mat *w = &r->core->w.token_embd;
+void rg_gpu_rec_embed(rg_gpu_rec *r, const rg_mat *w, float *y) {
     const rg_gpu_embed_args a = {.w = weight(r, w->data),
                                  .tables = r->g->tables.address,
                                  .ids = rg_at(r->g->at.ids),
-                                 .y = rg_at(r->g->s.residual),
+                                 .y = rg_at(y),
                                  .n = r->core->hp->n_embd,
                                  .n_hc = r->core->hp->n_hc,
                                  .row_bytes = (uint32_t)w->row_bytes};
     rg_gpu_embed(r->list, &a, w->type, r->win->T);
-    sync(r); /* residual */
+    sync(r); /* embeddings */
 }
 
 /* ---- hyper-connections ---------------------------------------------------------------------- */
 
-/* The residual gets what it is owed by an op of its own. */
-static void settle(rg_gpu_rec *r) {
+/* By an op of its own. */
+void rg_gpu_rec_settle(rg_gpu_rec *r) {
     const rg_hparams *hp = r->core->hp;
     const rg_scratch *s = &r->g->s;
     const bool experts = r->owed == RG_GPU_OWED_EXPERTS;
     if (r->owed == RG_GPU_OWED_NOTHING) return;
-    const rg_gpu_hc_write_args a = {.residual = rg_at(s->residual),
+    const rg_gpu_hc_write_args a = {.residual = rg_at(r->residual),
                                     .inject = rg_at(s->inject),
                                     .y = rg_at(experts ? s->shared_out : s->y),
                                     .experts = experts ? rg_at(s->expert_out) : 0,
@@ -175,7 +174,7 @@ static bool joins_norm(const rg_gpu_rec *r, uint32_t rows) {
 static void write_back(rg_gpu_rec *r, rg_gpu_owed what) {
     RG_ASSERT(r->owed == RG_GPU_OWED_NOTHING);
     r->owed = what;
-    if (!joins_norm(r, r->win->T)) settle(r);
+    if (!joins_norm(r, r->win->T)) rg_gpu_rec_settle(r);
 }
 
 static void hc_norm_joined(rg_gpu_rec *r, const rg_hc_weights *w, const float *residual,
@@ -183,7 +182,7 @@ static void hc_norm_joined(rg_gpu_rec *r, const rg_hc_weights *w, const float *r
     const rg_hparams *hp = r->core->hp;
     const rg_scratch *s = &r->g->s;
     const bool experts = r->owed == RG_GPU_OWED_EXPERTS;
-    RG_ASSERT(r->owed == RG_GPU_OWED_NOTHING || residual == s->residual);
+    RG_ASSERT(r->owed == RG_GPU_OWED_NOTHING || residual == r->residual);
     const rg_gpu_hc_norm_args a = {.residual = rg_at(residual),
                                    .inject = rg_at(s->inject),
                                    .y = rg_at(experts ? s->shared_out : s->y),
@@ -217,7 +216,7 @@ static void hc_norm(rg_gpu_rec *r, const rg_hc_weights *w, const float *residual
                                    .eps = hp->rms_eps,
                                    .codes = codes_at(r->g->codes.wide, hp->n_embd),
                                    .code = code};
-    settle(r);
+    rg_gpu_rec_settle(r);
     rg_gpu_norm(r->list, &norm, RG_GPU_RMS, rows * hp->n_hc);
 }
 
@@ -286,7 +285,7 @@ static rg_gpu_delta delta_of(const rg_gpu_rec *r, uint32_t layer, uint32_t index
     const rg_scratch *s = &r->g->s;
     const rg_segment *seg = &r->win->segs[index];
     const size_t row0 = seg->row0, n = rg_gdn_channels(hp), Hv = hp->n_v_head;
-    return (rg_gpu_delta){.w = &r->core->w.layers[layer].gdn,
+    return (rg_gpu_delta){.w = &rg_gpu_layer(r->core, layer)->gdn,
                           .state = &seg->seq->gpu->layers[layer],
                           .stand = stand_of(r, index),
                           .qkv = s->qkv + row0 * n,
@@ -358,7 +357,7 @@ void rg_gpu_rec_delta(rg_gpu_rec *r, const rg_gpu_delta *d) {
 static void gdn_by_ops(rg_gpu_rec *r, uint32_t layer) {
     const rg_hparams *hp = r->core->hp;
     const rg_scratch *s = &r->g->s;
-    const rg_gdn_weights *w = &r->core->w.layers[layer].gdn;
+    const rg_gdn_weights *w = &rg_gpu_layer(r->core, layer)->gdn;
     const uint32_t D = hp->ssm_head_dim, Hv = hp->n_v_head;
     for (uint32_t i = 0; i < r->win->n_seg; i++) {
         const rg_gpu_delta d = delta_of(r, layer, i);
@@ -384,7 +383,7 @@ static void gdn_by_ops(rg_gpu_rec *r, uint32_t layer) {
 static void gdn_at_once(rg_gpu_rec *r, uint32_t layer) {
     const rg_hparams *hp = r->core->hp;
     const rg_scratch *s = &r->g->s;
-    const rg_gdn_weights *w = &r->core->w.layers[layer].gdn;
+    const rg_gdn_weights *w = &rg_gpu_layer(r->core, layer)->gdn;
     const uint32_t D = hp->ssm_head_dim, Hv = hp->n_v_head;
     for (uint32_t i = 0; i < r->win->n_seg; i++) {
         const size_t row0 = r->win->segs[i].row0;
@@ -420,7 +419,7 @@ static void gdn_at_once(rg_gpu_rec *r, uint32_t layer) {
 
 static void gdn_layer(rg_gpu_rec *r, uint32_t layer) {
     const rg_scratch *s = &r->g->s;
-    const rg_gdn_weights *w = &r->core->w.layers[layer].gdn;
+    const rg_gdn_weights *w = &rg_gpu_layer(r->core, layer)->gdn;
     const uint32_t T = r->win->T;
     plain(r, &w->qkv, u_of(r), s->qkv, T);
     plain(r, &w->gate, u_of(r), s->z, T);
@@ -557,7 +556,7 @@ static bool attention_codes(const rg_gpu_rec *r) {
 }
 
 static void attn_segment(rg_gpu_rec *r, uint32_t layer, uint32_t index) {
-    const rg_attn_weights *w = &r->core->w.layers[layer].attn;
+    const rg_attn_weights *w = &rg_gpu_layer(r->core, layer)->attn;
     const rg_segment *seg = &r->win->segs[index];
     const uint32_t keep = w->ratio ? r->core->hp->idx_budget / w->ratio : 0;
     const attn a = {.r = r,
@@ -581,7 +580,7 @@ static void attn_segment(rg_gpu_rec *r, uint32_t layer, uint32_t index) {
 
 static void attn_layer(rg_gpu_rec *r, uint32_t layer) {
     const rg_scratch *s = &r->g->s;
-    const rg_attn_weights *w = &r->core->w.layers[layer].attn;
+    const rg_attn_weights *w = &rg_gpu_layer(r->core, layer)->attn;
     const uint32_t T = r->win->T;
     plain(r, &w->q, u_of(r), s->qg, T);
     plain(r, &w->k, u_of(r), s->k, T);
@@ -600,8 +599,8 @@ static void attn_layer(rg_gpu_rec *r, uint32_t layer) {
 }
 
 void rg_gpu_rec_mixer(rg_gpu_rec *r, uint32_t layer) {
-    const rg_layer_weights *w = &r->core->w.layers[layer];
-    rg_gpu_rec_hc_read(r, &w->hc_attn, r->g->s.residual, r->win->T,
+    const rg_layer_weights *w = rg_gpu_layer(r->core, layer);
+    rg_gpu_rec_hc_read(r, &w->hc_attn, r->residual, r->win->T,
                        rg_gpu_code(layer, RG_GPU_BEFORE_MIXER));
     if (w->is_attn) {
         attn_layer(r, layer);
@@ -609,7 +608,7 @@ void rg_gpu_rec_mixer(rg_gpu_rec *r, uint32_t layer) {
         gdn_layer(r, layer);
     }
     write_back(r, RG_GPU_OWED_Y);
-    rg_gpu_rec_hc_read(r, &w->hc_ffn, r->g->s.residual, r->win->T,
+    rg_gpu_rec_hc_read(r, &w->hc_ffn, r->residual, r->win->T,
                        rg_gpu_code(layer, RG_GPU_BEFORE_EXPERTS));
 }
 
@@ -622,7 +621,7 @@ static void ple_segment(rg_gpu_rec *r, uint32_t layer, uint32_t index) {
     const rg_layer_state *state = &seg->seq->gpu->layers[layer];
     const uint32_t HE = hp->n_hc * hp->n_embd;
     const size_t at = (size_t)seg->row0 * HE;
-    const rg_gpu_conv_args c = {.w = weight(r, r->core->w.layers[layer].ple.conv),
+    const rg_gpu_conv_args c = {.w = weight(r, rg_gpu_layer(r->core, layer)->ple.conv),
                                 .x = rg_at(s->ple_normed + at),
                                 .past = rg_at(state->ple_conv),
                                 .y = rg_at(s->residual + at),
@@ -645,10 +644,10 @@ static void ple_segment(rg_gpu_rec *r, uint32_t layer, uint32_t index) {
 void rg_gpu_rec_ple(rg_gpu_rec *r, uint32_t layer) {
     const rg_hparams *hp = r->core->hp;
     const rg_scratch *s = &r->g->s;
-    const rg_ple_weights *w = &r->core->w.layers[layer].ple;
+    const rg_ple_weights *w = &rg_gpu_layer(r->core, layer)->ple;
     const uint32_t T = r->win->T;
     const input ple = wide(r, r->g->at.ple_in);
-    settle(r);
+    rg_gpu_rec_settle(r);
     quantize(r, ple, w->key.n_in, T);
     plain(r, &w->key, ple, s->mix, T);
     plain(r, &w->value, ple, s->ple_value, T);
@@ -674,7 +673,7 @@ void rg_gpu_rec_ple(rg_gpu_rec *r, uint32_t layer) {
 /* ---- experts -------------------------------------------------------------------------------- */
 
 static void router(rg_gpu_rec *r, uint32_t layer) {
-    plain(r, &r->core->w.layers[layer].moe.router, u_of(r), r->g->s.router, r->win->T);
+    plain(r, &rg_gpu_layer(r->core, layer)->moe.router, u_of(r), r->g->s.router, r->win->T);
 }
 
 static void route(rg_gpu_rec *r, uint32_t layer, bool choose) {
@@ -701,7 +700,7 @@ void rg_gpu_rec_router(rg_gpu_rec *r, uint32_t layer, bool choose) {
 
 /* Gate and up of the shared expert in one product; its output then makes its own codes. */
 static bool shared_fused(const rg_gpu_rec *r, uint32_t layer) {
-    const rg_moe_weights *w = &r->core->w.layers[layer].moe;
+    const rg_moe_weights *w = &rg_gpu_layer(r->core, layer)->moe;
     const bool floats = rg_gpu_takes_floats(w->shared_down.type);
     return fused(r, RG_GPU_FUSE_SHARED, r->win->T) && w->shared_gate.type == w->shared_up.type &&
            (floats || codes_itself(r, &w->shared_down, r->win->T));
@@ -710,7 +709,7 @@ static bool shared_fused(const rg_gpu_rec *r, uint32_t layer) {
 /* The shared expert in three steps: products of u, activation (if they were two), output. */
 static void shared_products(rg_gpu_rec *r, uint32_t layer) {
     const rg_scratch *s = &r->g->s;
-    const rg_moe_weights *w = &r->core->w.layers[layer].moe;
+    const rg_moe_weights *w = &rg_gpu_layer(r->core, layer)->moe;
     const uint32_t T = r->win->T;
     multiply(r, &w->shared_gate_inp, u_of(r), s->shared_sigma, T, RG_GPU_SIGMOID, 1.0f);
     if (shared_fused(r, layer)) {
@@ -737,7 +736,7 @@ static void shared_activation(rg_gpu_rec *r) {
 
 static void shared_output(rg_gpu_rec *r, uint32_t layer) {
     const rg_scratch *s = &r->g->s;
-    const rg_mat *down = &r->core->w.layers[layer].moe.shared_down;
+    const rg_mat *down = &rg_gpu_layer(r->core, layer)->moe.shared_down;
     const input hidden = {s->shared_hidden, r->g->codes.shared};
     if (shared_fused(r, layer)) {
         multiply_coding(r, down, hidden, s->shared_out, r->win->T);
@@ -771,7 +770,7 @@ static input hidden_of(const rg_gpu_rec *r) {
 static expert_set experts_of(const rg_gpu_rec *r, uint32_t layer, bool tiles) {
     const rg_hparams *hp = r->core->hp;
     const rg_scratch *s = &r->g->s;
-    const rg_moe_weights *w = &r->core->w.layers[layer].moe;
+    const rg_moe_weights *w = &rg_gpu_layer(r->core, layer)->moe;
     const uint32_t n = r->win->T * hp->n_expert_used;
     const uint32_t side = rg_gpu_tile_side(r->core, r->win->T);
     const bool loop = loops(r);
@@ -802,7 +801,7 @@ static expert_set experts_of(const rg_gpu_rec *r, uint32_t layer, bool tiles) {
 }
 
 static void activate(rg_gpu_rec *r, uint32_t layer) {
-    const uint32_t n_ff = r->core->w.layers[layer].moe.n_ff;
+    const uint32_t n_ff = rg_gpu_layer(r->core, layer)->moe.n_ff;
     const rg_gpu_silu_mul_args act = {.g = rg_at(r->g->s.gate),
                                       .u = rg_at(r->g->s.up),
                                       .codes = codes_at(r->g->codes.hidden, n_ff),
@@ -841,7 +840,7 @@ static void resident_experts(rg_gpu_rec *r, uint32_t layer) {
         run_slots(r, layer, &e, NULL, 0);
         return;
     }
-    const uint32_t n_ff = r->core->w.layers[layer].moe.n_ff;
+    const uint32_t n_ff = rg_gpu_layer(r->core, layer)->moe.n_ff;
     const rg_gpu_plan_args plan = {.ids = rg_at(r->g->s.expert_ids),
                                    .list = rg_at(r->g->list),
                                    .grids = rg_at(r->g->grids),
@@ -904,15 +903,73 @@ void rg_gpu_rec_moe(rg_gpu_rec *r, uint32_t layer) {
     rg_gpu_rec_combine(r, layer);
 }
 
+/* ---- draft block ---------------------------------------------------------------------------- */
+
+/* One half of the projection as a matrix of its own, over its half of the input rows. */
+static void project_half(rg_gpu_rec *r, const rg_mat *w, uint32_t half, float *y) {
+    const rg_hparams *hp = r->core->hp;
+    const uint32_t rows = r->win->T * hp->n_hc, E = hp->n_embd;
+    const input in = {r->g->s.mtp_in + (size_t)half * E,
+                      r->g->codes.wide + (size_t)half * rows * rg_gpu_act_bytes(E)};
+    const rg_gpu_quantize_args a = {
+        .x = rg_at(in.x), .y = rg_at(in.codes), .n = E, .x_stride = 2 * E};
+    if (E % 32 == 0) rg_gpu_quantize(r->list, &a, rows);
+    sync(r); /* codes */
+    rg_gpu_product p = product_of(r, w, in, y, rows);
+    rg_gpu_product_way way = way_of(r, w, RG_GPU_PLAIN);
+    p.x_stride = 2 * E;
+    mul(r, &p, &way);
+}
+
+static void project(rg_gpu_rec *r) {
+    const rg_hparams *hp = r->core->hp;
+    const rg_scratch *s = &r->g->s;
+    const rg_mtp_weights *w = &r->core->w.mtp;
+    const uint32_t rows = r->win->T * hp->n_hc;
+    const input in = wide(r, s->mtp_in);
+    if (w->eh_proj.data) {
+        quantize(r, in, w->eh_proj.n_in, rows);
+        plain(r, &w->eh_proj, in, r->residual, rows);
+        return;
+    }
+    project_half(r, &w->fc_embd, 0, r->residual);
+    project_half(r, &w->fc_hidden, 1, s->mix);
+    sync(r); /* both */
+    const rg_gpu_add_args a = {.y = rg_at(r->residual), .x = rg_at(s->mix), .n = hp->n_embd};
+    rg_gpu_add(r->list, &a, rows);
+}
+
+void rg_gpu_rec_draft(rg_gpu_rec *r) {
+    const rg_hparams *hp = r->core->hp;
+    const rg_scratch *s = &r->g->s;
+    const rg_mtp_weights *w = &r->core->w.mtp;
+    rg_gpu_rec_embed(r, &w->embd, s->mix);
+    const rg_gpu_draft_rows_args a = {.from = rg_at(r->g->at.sources),
+                                      .e = rg_at(s->mix),
+                                      .w_e = weight(r, w->enorm),
+                                      .w_h = weight(r, w->hnorm),
+                                      .y = rg_at(s->mtp_in),
+                                      .flag = rg_at(r->g->flag),
+                                      .n = hp->n_embd,
+                                      .n_hc = hp->n_hc,
+                                      .eps = hp->rms_eps,
+                                      .each = r->core->opt.mtp_stream_norm,
+                                      .code = rg_gpu_code(hp->n_layer, RG_GPU_BEFORE_MIXER)};
+    rg_gpu_draft_rows(r->list, &a, r->win->T);
+    sync(r); /* input rows; the sources are read */
+    project(r);
+    sync(r); /* residual */
+}
+
 /* ---- head ----------------------------------------------------------------------------------- */
 
-void rg_gpu_rec_head(rg_gpu_rec *r, uint32_t row, uint32_t rows, bool best_only) {
+void rg_gpu_rec_head(rg_gpu_rec *r, const rg_hc_weights *hc, const rg_mat *output, uint32_t row,
+                     uint32_t rows, bool best_only) {
     const rg_hparams *hp = r->core->hp;
-    const float *residual = r->g->s.residual + (size_t)row * hp->n_hc * hp->n_embd;
-    rg_gpu_rec_hc_read(r, &r->core->w.output_hc, residual, rows,
-                       rg_gpu_code(hp->n_layer, RG_GPU_BEFORE_MIXER));
+    const float *residual = r->residual + (size_t)row * hp->n_hc * hp->n_embd;
+    rg_gpu_rec_hc_read(r, hc, residual, rows, rg_gpu_code(hp->n_layer, RG_GPU_BEFORE_MIXER));
     float *logits = best_only ? r->g->s.logits : r->g->out.logits;
-    plain(r, &r->core->w.output, u_of(r), logits, rows);
+    plain(r, output, u_of(r), logits, rows);
     if (!best_only) return;
     RG_ASSERT(rows == 1);
     sync(r); /* logits */

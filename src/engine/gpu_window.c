@@ -25,10 +25,15 @@ typedef struct run {
     const rg_eval_call *call;
     rg_core *core;
     rg_gpu_core *g;
+    bool draft; /* rows of the draft block */
 } run;
 
 static rg_gpu_rec rec_of(const run *w, rg_gpu_list *list) {
-    return (rg_gpu_rec){.g = w->g, .core = w->core, .win = w->win, .list = list};
+    return (rg_gpu_rec){.g = w->g,
+                        .core = w->core,
+                        .win = w->win,
+                        .list = list,
+                        .residual = w->draft ? w->g->s.mtp_residual : w->g->s.residual};
 }
 
 /* ---- what the host tells -------------------------------------------------------------------- */
@@ -37,8 +42,8 @@ static void tell_positions(const run *w) {
     const rg_hparams *hp = w->core->hp;
     const rg_gpu_shared *to = &w->g->to;
     uint32_t ratio = 0;
-    for (uint32_t i = 0; i < hp->n_layer; i++) {
-        const rg_layer_weights *l = &w->core->w.layers[i];
+    for (uint32_t i = 0; i < rg_gpu_layers(w->core); i++) {
+        const rg_layer_weights *l = rg_gpu_layer(w->core, i);
         if (l->is_attn && l->attn.ratio) ratio = l->attn.ratio;
     }
     memcpy(to->ids, w->win->ids, w->win->T * sizeof *to->ids);
@@ -120,7 +125,16 @@ static rg_code check_flag(const run *w, rg_status *st) {
 
 static void record_begin(const run *w, rg_gpu_rec *r) {
     rg_gpu_fill(r->list, &w->g->scratch, rg_at(w->g->flag) - w->g->scratch.address, 4, UINT32_MAX);
-    rg_gpu_rec_embed(r);
+    if (w->draft) {
+        rg_gpu_barrier(r->list); /* the flag */
+        rg_gpu_rec_draft(r);
+    } else {
+        rg_gpu_rec_embed(r, &w->core->w.token_embd, r->residual);
+    }
+}
+
+static void record_head(rg_gpu_rec *r, uint32_t row, uint32_t rows, bool best_only) {
+    rg_gpu_rec_head(r, &r->core->w.output_hc, &r->core->w.output, row, rows, best_only);
 }
 
 /* Whether the id of the best logit is all that is wanted of the window. */
@@ -130,7 +144,11 @@ static bool best_only(const run *w) {
 
 /* The last list of a window: logits of a short one, and whether all was finite. */
 static void record_end(const run *w, rg_gpu_rec *r) {
-    if (w->win->T <= RG_GPU_ROWS_MAX) rg_gpu_rec_head(r, 0, w->win->T, best_only(w));
+    if (w->draft) {
+        rg_gpu_rec_settle(r);
+    } else if (w->win->T <= RG_GPU_ROWS_MAX) {
+        record_head(r, 0, w->win->T, best_only(w));
+    }
     rg_gpu_barrier(r->list); /* the flag */
     rg_gpu_copy(r->list, &w->g->readback, rg_at(w->g->out.flag) - w->g->readback.address,
                 &w->g->scratch, rg_at(w->g->flag) - w->g->scratch.address, 4);
@@ -273,7 +291,7 @@ static void choose(const run *w, uint32_t layer) {
     memcpy(core->s.expert_ids, w->g->from.ids, n * sizeof *core->s.expert_ids);
     for (uint32_t i = 0; i < w->win->n_seg; i++) {
         const rg_segment *seg = &w->win->segs[i];
-        for (uint32_t t = 0; seg->seq->moce && t < seg->n; t++) {
+        for (uint32_t t = 0; seg->seq->moce && !w->draft && t < seg->n; t++) {
             const size_t row = seg->row0 + t;
             rg_moce_route(seg->seq->moce, core->ops, layer, t,
                           w->g->from.router + row * hp->n_expert,
@@ -289,7 +307,7 @@ static void list_phase(const run *w, uint32_t layer, uint32_t phase, const uint3
     const rg_core *core = w->core;
     const rg_scratch *s = &core->s;
     const rg_hparams *hp = core->hp;
-    const uint32_t n_ff = core->w.layers[layer].moe.n_ff;
+    const uint32_t n_ff = rg_gpu_layer(core, layer)->moe.n_ff;
     const bool tiles = w->win->T > RG_GPU_ROWS_MAX;
     const uint32_t cols = 16 * rg_gpu_tile_side(core, w->win->T);
     const uint32_t n_slot = w->win->T * hp->n_expert_used;
@@ -319,7 +337,7 @@ static void list_phase(const run *w, uint32_t layer, uint32_t phase, const uint3
 }
 
 static void tell_expert(const run *w, uint32_t layer, uint32_t expert) {
-    const rg_moe_weights *m = &w->core->w.layers[layer].moe;
+    const rg_moe_weights *m = &rg_gpu_layer(w->core, layer)->moe;
     const rg_expert_bytes b = rg_experts_at(w->core, m, layer, expert);
     w->g->to.experts[0][expert] = rg_gpu_core_at(w->g, b.gate);
     w->g->to.experts[1][expert] = rg_gpu_core_at(w->g, b.up);
@@ -415,6 +433,7 @@ static rg_code run_turn(const run *w, uint32_t layer, uint64_t routed, uint64_t 
     RG_TRY(check_flag(w, st));
     choose(w, layer);
     const uint32_t n = rg_moe_group(core, w->win->T);
+    core->times.n_distinct += n;
     if (core->trace)
         rg_trace_turn(core->trace, layer, core->s.expert_ids, w->win->T,
                       rg_experts_mode(w->win->T));
@@ -453,7 +472,7 @@ static void record_shared(const run *w, rg_gpu_rec *r, uint32_t layer) {
 }
 
 static bool any_moce(const run *w) {
-    for (uint32_t i = 0; i < w->win->n_seg; i++) {
+    for (uint32_t i = 0; i < w->win->n_seg && !w->draft; i++) {
         if (w->win->segs[i].seq->moce) return true;
     }
     return false;
@@ -470,10 +489,10 @@ static void record_after(const run *w, rg_gpu_rec *r, uint32_t layer) {
  * was waited for; the step beside may still run then, so there are two of it. */
 static rg_code run_layer(const run *w, uint32_t layer, rg_status *st) {
     uint64_t routed = 0, shared = 0;
-    const bool ple = w->core->w.layers[layer].has_ple;
+    const bool ple = rg_gpu_layer(w->core, layer)->has_ple;
     if (ple) RG_TRY(tell_ple(w, st));
     rg_gpu_rec r = begin_step(w, 0);
-    if (layer == 0) {
+    if (layer == 0 || w->draft) {
         record_begin(w, &r);
     } else {
         record_after(w, &r, layer - 1);
@@ -495,7 +514,7 @@ static rg_code end_turns(const run *w, bool failed, rg_status *st) {
     rg_gpu_rec r = begin_step(w, RG_GPU_STEPS);
     uint64_t last = 0;
     if (!failed) {
-        record_after(w, &r, w->core->hp->n_layer - 1);
+        record_after(w, &r, w->core->hp->n_layer - !w->draft);
         record_end(w, &r);
     }
     RG_TRY(submit_step(w, RG_GPU_STEPS, &last, st));
@@ -519,6 +538,21 @@ static rg_code run_turns(const run *w, rg_status *st) {
     const rg_code end = end_turns(w, rc != RG_OK, &ended);
     if (rc == RG_OK && end != RG_OK) return rg_fail(st, end, "%s", ended.message);
     return rc;
+}
+
+rg_code rg_gpu_draft_layer(const rg_window *win, rg_status *st) {
+    const rg_eval_call call = {0};
+    const run w = {
+        .win = win, .call = &call, .core = win->core, .g = win->core->gpu, .draft = true};
+    const uint64_t begin = rg_now_ns();
+    tell_positions(&w);
+    rg_code rc = run_layer(&w, win->core->hp->n_layer, st);
+    rg_status ended = {0};
+    const rg_code end = end_turns(&w, rc != RG_OK, &ended);
+    if (rc == RG_OK && end != RG_OK) rc = rg_fail(st, end, "%s", ended.message);
+    w.g->windows_ns += rg_now_ns() - begin;
+    RG_TRY(rc);
+    return check_flag(&w, st);
 }
 
 /* ---- ahead of the first token --------------------------------------------------------------- */
@@ -676,9 +710,9 @@ static rg_code give_all(rg_core *core, uint32_t row, uint32_t n, uint32_t to, rg
     if (row + n <= g->n_head_rows) {
         from += (size_t)row * core->hp->n_vocab;
     } else {
-        rg_gpu_rec r = {.g = g, .core = core, .list = g->head};
+        rg_gpu_rec r = {.g = g, .core = core, .list = g->head, .residual = g->s.residual};
         rg_gpu_list_begin(g->head, core->opt.gpu_stamps);
-        rg_gpu_rec_head(&r, row, n, false);
+        record_head(&r, row, n, false);
         RG_TRY(rg_gpu_list_end(g->head, st));
         RG_TRY(rg_gpu_run(g->gpu, g->head, st));
         rg_gpu_add_times(g, g->head);
@@ -686,6 +720,26 @@ static rg_code give_all(rg_core *core, uint32_t row, uint32_t n, uint32_t to, rg
     memcpy(logits, from, (size_t)n * core->hp->n_vocab * sizeof *from);
     g->bare = -1;
     return check_logits(core, logits, n, st);
+}
+
+rg_code rg_gpu_mtp_head(rg_core *core, const float *residual, rg_status *st) {
+    rg_gpu_core *g = core->gpu;
+    const size_t HE = (size_t)core->hp->n_hc * core->hp->n_embd;
+    rg_gpu_rec r = {.g = g, .core = core, .list = g->head, .residual = g->s.mtp_residual};
+    const uint32_t row = (uint32_t)((size_t)(residual - g->s.mtp_residual) / HE);
+    const uint64_t begin = rg_now_ns();
+    g->n_head_rows = 0; /* the trunk's logits make room */
+    g->head_best = false;
+    rg_gpu_list_begin(g->head, core->opt.gpu_stamps);
+    rg_gpu_rec_head(&r, &core->w.mtp.head, &core->w.mtp.output, row, 1, false);
+    RG_TRY(rg_gpu_list_end(g->head, st));
+    RG_TRY(rg_gpu_run(g->gpu, g->head, st));
+    rg_gpu_add_times(g, g->head);
+    memcpy(core->s.logits, g->from.logits, core->hp->n_vocab * sizeof(float));
+    g->bare = -1;
+    const rg_code rc = check_logits(core, core->s.logits, 1, st);
+    g->windows_ns += rg_now_ns() - begin;
+    return rc;
 }
 
 int64_t rg_core_gpu_best(const rg_core *core) {

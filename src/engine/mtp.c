@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/core.h"
+#include "engine/gpu_core.h"
 
 typedef struct mtp_job {
     const rg_mtp_feed *feeds;
@@ -114,6 +115,7 @@ static rg_code block(const rg_window *win, rg_status *st) {
 
 rg_code rg_mtp_run(rg_core *core, const rg_mtp_feed *feeds, uint32_t n_feed, rg_status *st) {
     RG_ASSERT(n_feed <= RG_SEGMENTS_MAX);
+    if (core->gpu) return rg_gpu_mtp_run(core, feeds, n_feed, st);
     rg_segment segs[RG_SEGMENTS_MAX];
     rg_window win = {.core = core, .segs = segs, .n_seg = n_feed};
     for (uint32_t s = 0; s < n_feed; s++) {
@@ -158,20 +160,35 @@ static rg_code tap_logits(rg_core *core, const rg_mtp_feed *feeds, uint32_t n_fe
     return RG_OK;
 }
 
-static void keep_pending(const rg_window *trunk) {
-    const rg_core *core = trunk->core;
-    const size_t HE = (size_t)core->hp->n_hc * core->hp->n_embd;
+/* Residuals of the trunk's last window, and of the draft block's last pass; on a device their
+ * addresses there. */
+static const float *trunk_rows(const rg_core *core) {
+    return core->gpu ? core->gpu->s.residual : core->s.residual;
+}
+static const float *draft_rows(const rg_core *core) {
+    return core->gpu ? core->gpu->s.mtp_residual : core->s.mtp_residual;
+}
+
+rg_code rg_mtp_keep(rg_seq *seq, uint32_t at, uint32_t row0, uint32_t n, rg_status *st) {
+    const size_t HE = (size_t)seq->core->hp->n_hc * seq->core->hp->n_embd;
+    const float *rows = trunk_rows(seq->core) + row0 * HE;
+    if (seq->gpu) return rg_gpu_keep_pending(seq, at, rows, n, st);
+    memcpy(seq->mtp_pending + at * HE, rows, n * HE * sizeof *rows);
+    return RG_OK;
+}
+
+static rg_code keep_pending(const rg_window *trunk, rg_status *st) {
     for (uint32_t s = 0; s < trunk->n_seg; s++) {
         const rg_segment *seg = &trunk->segs[s];
         rg_seq *seq = seg->seq;
         if (!seq->opt.mtp || seg->open) continue;
-        const float *last = core->s.residual + (size_t)(seg->row0 + seg->n - 1) * HE;
         const uint32_t end = seg->pos0 + seg->n - 1;
-        memcpy(seq->mtp_pending, last, HE * sizeof *last);
+        RG_TRY(rg_mtp_keep(seq, 0, seg->row0 + seg->n - 1, 1, st));
         seq->mtp_length += end - seq->mtp_pos;
         seq->mtp_pos = end;
         seq->n_pending = 1;
     }
+    return RG_OK;
 }
 
 rg_code rg_mtp_follow(const rg_window *trunk, rg_status *st) {
@@ -188,13 +205,12 @@ rg_code rg_mtp_follow(const rg_window *trunk, rg_status *st) {
         feeds[s].n_old = t->seq->n_pending;
         feeds[s].kv0 = t->seq->mtp_length;
         feeds[s].pos0 = t->seq->mtp_pos;
-        feeds[s].rest = core->s.residual + t->row0 * HE;
+        feeds[s].rest = trunk_rows(core) + t->row0 * HE;
         feeds[s].next = trunk->ids + t->row0 + 1 - t->seq->n_pending;
     }
     RG_TRY(rg_mtp_run(core, feeds, trunk->n_seg, st));
     if (rg_tapped(core)) RG_TRY(tap_logits(core, feeds, trunk->n_seg, st));
-    keep_pending(trunk);
-    return RG_OK;
+    return keep_pending(trunk, st);
 }
 
 /* ---- drafting ------------------------------------------------------------------------------- */
@@ -203,14 +219,17 @@ uint32_t rg_mtp_lag(const rg_seq *seq) {
     return seq->n_pending;
 }
 
-static void drop_pending(rg_seq *seq, uint32_t n) {
+static rg_code drop_pending(rg_seq *seq, uint32_t n, rg_status *st) {
     const rg_hparams *hp = seq->core->hp;
     const size_t HE = (size_t)hp->n_hc * hp->n_embd;
     RG_ASSERT(n <= seq->n_pending);
+    if (seq->gpu) RG_TRY(rg_gpu_drop_pending(seq, n, st));
     seq->n_pending -= n;
     seq->mtp_pos += n;
+    if (seq->gpu) return RG_OK;
     memmove(seq->mtp_pending, seq->mtp_pending + n * HE,
             seq->n_pending * HE * sizeof *seq->mtp_pending);
+    return RG_OK;
 }
 
 /* Remembers the items that a pass of `rows` rows used; chained ones stand behind. */
@@ -230,7 +249,7 @@ static rg_code feed_pending(rg_core *core, rg_seq *seq, uint32_t n, const int32_
         .seq = seq, .n = n, .n_old = n, .kv0 = seq->mtp_length, .pos0 = seq->mtp_pos, .next = next};
     RG_TRY(rg_mtp_run(core, &feed, 1, st));
     keep_items(core, seq, n, &seq->n_draft_true);
-    drop_pending(seq, n);
+    RG_TRY(drop_pending(seq, n, st));
     seq->mtp_length += n;
     return RG_OK;
 }
@@ -252,13 +271,10 @@ rg_code rg_mtp_settle(rg_core *core, rg_seq *seq, rg_status *st) {
 
 rg_code rg_mtp_make_room(rg_core *core, rg_seq *seq, uint32_t rows, bool skip, rg_status *st) {
     if (seq->n_pending + rows <= RG_PENDING_MAX) return RG_OK;
-    if (skip) {
-        drop_pending(seq, seq->n_pending + rows - RG_PENDING_MAX);
-        return RG_OK;
-    }
     const uint64_t begin = rg_now_ns();
     core->lap_ns = begin;
-    rg_code rc = rg_mtp_settle(core, seq, st);
+    const rg_code rc = skip ? drop_pending(seq, seq->n_pending + rows - RG_PENDING_MAX, st)
+                            : rg_mtp_settle(core, seq, st);
     if (rc != RG_OK) seq->failed = true;
     core->times.window_ns += rg_now_ns() - begin;
     return rc;
@@ -278,6 +294,11 @@ static rg_code chain_row(rg_core *core, rg_seq *seq, uint32_t at, const float *r
     return RG_OK;
 }
 
+static rg_code head(rg_core *core, const float *residual, rg_status *st) {
+    if (core->gpu) return rg_gpu_mtp_head(core, residual, st);
+    return rg_core_head(core, &core->w.mtp.head, &core->w.mtp.output, residual, 1, st);
+}
+
 static rg_code draft_chain(rg_core *core, rg_seq *seq, int32_t next, uint32_t n_max,
                            const rg_draft_pick *pick, int32_t *ids, uint32_t *n, rg_status *st) {
     const size_t HE = (size_t)core->hp->n_hc * core->hp->n_embd;
@@ -291,15 +312,15 @@ static rg_code draft_chain(rg_core *core, rg_seq *seq, int32_t next, uint32_t n_
         behind[i] = seq->ids[seq->mtp_pos + 1 + i];
     behind[rows - 1] = next;
     RG_TRY(feed_pending(core, seq, rows, behind, st));
-    const float *residual = core->s.mtp_residual + (rows - 1) * HE;
+    const float *residual = draft_rows(core) + (rows - 1) * HE;
     bool more = true;
     while (more) {
-        RG_TRY(rg_core_head(core, &core->w.mtp.head, &core->w.mtp.output, residual, 1, st));
+        RG_TRY(head(core, residual, st));
         RG_TRY(pick->pick(pick->user, core->s.logits, seq->length + 1 + *n, &ids[*n], &more, st));
         if (++*n == n_max) return RG_OK;
         if (!more) return RG_OK;
         RG_TRY(chain_row(core, seq, *n - 1, residual, &ids[*n - 1], st));
-        residual = core->s.mtp_residual;
+        residual = draft_rows(core);
     }
     return RG_OK;
 }

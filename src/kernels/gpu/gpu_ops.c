@@ -488,3 +488,11 @@ size_t rg_gpu_plan_words(uint32_t n, uint32_t n_expert, uint32_t cols) {
 void rg_gpu_ple_gate(rg_gpu_list *list, const rg_gpu_ple_gate_args *a, uint32_t rows) {
     run(list, "ple_gate", NULL, 0, PUSH(a, eps), (rg_gpu_grid){rows, 1, 1});
 }
+
+void rg_gpu_draft_rows(rg_gpu_list *list, const rg_gpu_draft_rows_args *a, uint32_t rows) {
+    run(list, "draft_rows", NULL, 0, PUSH(a, code), (rg_gpu_grid){rows, 1, 1});
+}
+
+void rg_gpu_add(rg_gpu_list *list, const rg_gpu_add_args *a, uint32_t rows) {
+    run(list, "add", NULL, 0, PUSH(a, n), (rg_gpu_grid){ceil_div(a->n, 128), rows, 1});
+}

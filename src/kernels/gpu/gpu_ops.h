@@ -281,4 +281,22 @@ typedef struct rg_gpu_ple_gate_args {
 } rg_gpu_ple_gate_args;
 void rg_gpu_ple_gate(rg_gpu_list *list, const rg_gpu_ple_gate_args *a, uint32_t rows);
 
+/* Input rows of the draft block's projection. */
+typedef struct rg_gpu_draft_rows_args {
+    rg_gpu_ptr from, e, w_e, w_h, y, flag; /* from: [rows] addresses of residuals [n_hc][n]; e
+                                              [rows][n_hc][n]; y [rows][n_hc][2 n] */
+    uint32_t n, n_hc;
+    float eps;
+    uint32_t each; /* one mean a stream, not one over all */
+    uint32_t code;
+} rg_gpu_draft_rows_args;
+void rg_gpu_draft_rows(rg_gpu_list *list, const rg_gpu_draft_rows_args *a, uint32_t rows);
+
+/* y += x. */
+typedef struct rg_gpu_add_args {
+    rg_gpu_ptr y, x; /* [rows][n] */
+    uint32_t n, pad;
+} rg_gpu_add_args;
+void rg_gpu_add(rg_gpu_list *list, const rg_gpu_add_args *a, uint32_t rows);
+
 #endif
