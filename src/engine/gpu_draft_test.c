@@ -43,14 +43,14 @@ static rg_seq *new_seq(const setup *s) {
 }
 
 static setup open_setup(const subject *of) {
-    setup s = {.of = of, .b = open_bench(of->file, of->name, 90)};
+    setup s = {.of = of, .b = open_bench(of->file, of->name, of->past + 36)};
     rg_core_options o = gpu_options(16);
     const uint32_t least = s.b.model->hp.n_expert_used + 1;
     if (of->arena) o.arena_bytes = arena_of(&s.b, least);
     if (of->apart) o.gpu_unfused = RG_GPU_FUSE_DELTA;
     s.core = open_core(&s.b, &o);
     s.truth = new_sheet(&s.b);
-    eval(s.core, &s.b, 16, 3, &s.truth);
+    eval(s.core, &s.b, 16, 1, &s.truth);
     s.plain = new_seq(&s);
     s.drafted = new_seq(&s);
     return s;
@@ -135,55 +135,44 @@ static void window(const setup *s, rg_seq *seq, uint32_t right, uint32_t wrong, 
 }
 
 /* Every length of a window with every number of rows kept, from the same past. */
-static void every_accept_length(void **state) {
-    (void)state;
-    for (size_t i = 0; i < RG_ARRAY_LEN(subjects); i++) {
-        setup s = open_setup(&subjects[i]);
-        const uint32_t past = s.of->past;
-        for (uint32_t right = 1; right <= RG_VERIFY_ROWS; right += s.of->skip) {
-            rg_seq_reset(s.plain);
-            feed(&s, s.plain, past + right, 0);
-            for (uint32_t n = RG_VERIFY_ROWS; n >= right; n -= n > s.of->step ? s.of->step : n) {
-                rg_seq_reset(s.drafted);
-                feed(&s, s.drafted, past, 0);
-                window(&s, s.drafted, right, n - right, n * 8 + right);
-                same_on_device(&s, s.plain, s.drafted);
-            }
+static void accept_lengths(const setup *s) {
+    const uint32_t past = s->of->past;
+    for (uint32_t right = 1; right <= RG_VERIFY_ROWS; right += s->of->skip) {
+        rg_seq_reset(s->plain);
+        feed(s, s->plain, past + right, 0);
+        for (uint32_t n = RG_VERIFY_ROWS; n >= right; n -= n > s->of->step ? s->of->step : n) {
+            rg_seq_reset(s->drafted);
+            feed(s, s->drafted, past, 0);
+            window(s, s->drafted, right, n - right, n * 8 + right);
+            same_on_device(s, s->plain, s->drafted);
         }
-        close_setup(&s);
     }
 }
 
 /* Windows one after another with nothing settled between them, from the first token on; sometimes
  * tokens by themselves or a prompt of a few windows. */
-static void a_text_of_windows(void **state) {
-    (void)state;
-    for (size_t i = 0; i < RG_ARRAY_LEN(subjects); i++) {
-        if (subjects[i].past > DRAFTED) continue;
-        setup s = open_setup(&subjects[i]);
-        const uint32_t n = s.b.n < DRAFTED ? s.b.n : DRAFTED;
-        feed(&s, s.plain, n, 0);
-        for (uint64_t seed = 1; seed <= 1; seed++) {
-            uint64_t draw = 0;
-            rg_seq_reset(s.drafted);
-            while (rg_seq_length(s.drafted) < n) {
-                const uint32_t left = n - rg_seq_length(s.drafted);
-                const uint64_t kind = rg_random_u64(seed, draw++) % 8;
-                uint32_t right = 1 + (uint32_t)(rg_random_u64(seed, draw++) % RG_VERIFY_ROWS);
-                if (right > left) right = left;
-                const uint32_t most = RG_VERIFY_ROWS - right + 1;
-                const uint32_t wrong = (uint32_t)(rg_random_u64(seed, draw++) % most);
-                if (kind < 6) {
-                    window(&s, s.drafted, right, wrong, seed * 1000 + draw);
-                } else {
-                    const uint32_t some = left < 10 ? left : 10;
-                    feed(&s, s.drafted, kind == 6 ? right : some, kind == 6 ? 1 : 9);
-                }
-            }
-            same_on_device(&s, s.plain, s.drafted);
+static void text_of_windows(const setup *s) {
+    const uint64_t seed = 1;
+    const uint32_t n = s->b.n < DRAFTED ? s->b.n : DRAFTED;
+    uint64_t draw = 0;
+    rg_seq_reset(s->plain);
+    feed(s, s->plain, n, 0);
+    rg_seq_reset(s->drafted);
+    while (rg_seq_length(s->drafted) < n) {
+        const uint32_t left = n - rg_seq_length(s->drafted);
+        const uint64_t kind = rg_random_u64(seed, draw++) % 8;
+        uint32_t right = 1 + (uint32_t)(rg_random_u64(seed, draw++) % RG_VERIFY_ROWS);
+        if (right > left) right = left;
+        const uint32_t most = RG_VERIFY_ROWS - right + 1;
+        const uint32_t wrong = (uint32_t)(rg_random_u64(seed, draw++) % most);
+        if (kind < 6) {
+            window(s, s->drafted, right, wrong, seed * 1000 + draw);
+        } else {
+            const uint32_t some = left < 10 ? left : 10;
+            feed(s, s->drafted, kind == 6 ? right : some, kind == 6 ? 1 : 9);
         }
-        close_setup(&s);
     }
+    same_on_device(s, s->plain, s->drafted);
 }
 
 /* ---- the draft block ------------------------------------------------------------------------- */
@@ -225,31 +214,27 @@ static picks new_picks(const setup *s) {
 
 /* Chains before windows: the first draft does not depend on the chains and windows before it, and
  * they leave no trace in the state. */
-static void chains_leave_no_trace(void **state) {
-    (void)state;
-    for (size_t i = 2; i < 4; i++) {
-        setup s = open_setup(&subjects[i]);
-        picks got = new_picks(&s), want = new_picks(&s);
-        feed(&s, s.drafted, 5, 0);
-        for (uint32_t round = 0; round < 3; round++) {
-            const uint32_t at = rg_seq_length(s.drafted), n = 1 + (3 * round) % RG_DRAFT_MAX;
-            int32_t ids[RG_DRAFT_MAX], one;
-            rg_seq_reset(s.plain);
-            feed(&s, s.plain, at, 0);
-            got.n = want.n = 0;
-            draft(s.core, s.drafted, s.b.ids[at], n, &got, ids);
-            draft(s.core, s.plain, s.b.ids[at], 1, &want, &one);
-            assert_int_equal(ids[0], one);
-            assert_memory_equal(got.first, want.first, got.n_vocab * sizeof(float));
-            window(&s, s.drafted, 1 + round % 3, round, round);
-        }
-        rg_seq_reset(s.plain);
-        feed(&s, s.plain, rg_seq_length(s.drafted), 0);
-        same_on_device(&s, s.plain, s.drafted);
-        rg_free(got.first);
-        rg_free(want.first);
-        close_setup(&s);
+static void chains_leave_no_trace(const setup *s) {
+    picks got = new_picks(s), want = new_picks(s);
+    rg_seq_reset(s->drafted);
+    feed(s, s->drafted, 5, 0);
+    for (uint32_t round = 0; round < 3; round++) {
+        const uint32_t at = rg_seq_length(s->drafted), n = 1 + (3 * round) % RG_DRAFT_MAX;
+        int32_t ids[RG_DRAFT_MAX], one;
+        rg_seq_reset(s->plain);
+        feed(s, s->plain, at, 0);
+        got.n = want.n = 0;
+        draft(s->core, s->drafted, s->b.ids[at], n, &got, ids);
+        draft(s->core, s->plain, s->b.ids[at], 1, &want, &one);
+        assert_int_equal(ids[0], one);
+        assert_memory_equal(got.first, want.first, got.n_vocab * sizeof(float));
+        window(s, s->drafted, 1 + round % 3, round, round);
     }
+    rg_seq_reset(s->plain);
+    feed(s, s->plain, rg_seq_length(s->drafted), 0);
+    same_on_device(s, s->plain, s->drafted);
+    rg_free(got.first);
+    rg_free(want.first);
 }
 
 static double distance(const picks *a, const picks *b) {
@@ -279,37 +264,34 @@ static void draft_on_cpu(const setup *s, rg_kernel_set kernels, uint32_t at, pic
 
 /* Logits of the draft block are as near to the float reference as those of the CPU, whose
  * activations are 8-bit codes too. */
-static void drafts_are_near_the_reference(void **state) {
-    (void)state;
+static void drafts_are_near_the_reference(const setup *s) {
     enum { AT = 30 };
-    setup s = open_setup(&subjects[2]);
-    picks got = new_picks(&s), ref = new_picks(&s), codes = new_picks(&s);
+    picks got = new_picks(s), ref = new_picks(s), codes = new_picks(s);
     int32_t id;
-    feed(&s, s.drafted, AT, 7);
-    draft(s.core, s.drafted, s.b.ids[AT], 1, &got, &id);
-    draft_on_cpu(&s, RG_KERNELS_REF, AT, &ref);
-    draft_on_cpu(&s, RG_KERNELS_AUTO, AT, &codes);
+    rg_seq_reset(s->drafted);
+    feed(s, s->drafted, AT, 7);
+    draft(s->core, s->drafted, s->b.ids[AT], 1, &got, &id);
+    draft_on_cpu(s, RG_KERNELS_REF, AT, &ref);
+    draft_on_cpu(s, RG_KERNELS_AUTO, AT, &codes);
     const double off = distance(&got, &ref), usual = distance(&codes, &ref);
     if (!(off < 2.0 * usual + 1e-4)) fail_msg("%g from the reference, the CPU %g", off, usual);
     rg_free(got.first);
     rg_free(ref.first);
     rg_free(codes.first);
-    close_setup(&s);
 }
 
 /* ---- sharing, learning ----------------------------------------------------------------------- */
 
 /* Windows of several sequences, more rows than the joined kernel takes; one is a prompt. */
-static void sequences_share_windows(void **state) {
-    (void)state;
+static void sequences_share_windows(const setup *s) {
     enum { N = 3, PROMPT = 5 };
-    setup s = open_setup(&subjects[1]);
     rg_seq *seqs[N];
-    float *last = rg_alloc(s.truth.n_vocab, sizeof *last, NULL);
+    rg_seq_reset(s->drafted);
+    float *last = rg_alloc(s->truth.n_vocab, sizeof *last, NULL);
     assert_non_null(last);
     for (uint32_t i = 0; i < N; i++) {
-        seqs[i] = new_seq(&s);
-        feed(&s, seqs[i], 3 + 4 * i, 0);
+        seqs[i] = new_seq(s);
+        feed(s, seqs[i], 3 + 4 * i, 0);
     }
     for (uint32_t round = 0; round < 3; round++) {
         int32_t ids[N * RG_VERIFY_ROWS + PROMPT];
@@ -320,34 +302,33 @@ static void sequences_share_windows(void **state) {
         const float *logits = NULL;
         for (uint32_t i = 0; i < N; i++) {
             const uint32_t right = 1 + (round + i) % 3, wrong = (round + 2 * i) % 3;
-            fill_ids(&s, rg_seq_length(seqs[i]), right, wrong, round * N + i, ids + n);
+            fill_ids(s, rg_seq_length(seqs[i]), right, wrong, round * N + i, ids + n);
             parts[i] = (rg_batch_rows){.seq = seqs[i], .n = right + wrong, .open = true};
             kept[i] = (rg_verify){.seq = seqs[i], .ids = ids + n, .n = right + wrong};
             kept[i].n_kept = right;
             n += right + wrong;
         }
-        const uint32_t at = rg_seq_length(s.drafted);
-        parts[N] = (rg_batch_rows){.seq = s.drafted, .n = PROMPT, .logits = last};
-        memcpy(ids + n, s.b.ids + at, PROMPT * sizeof *ids);
-        if (rg_core_eval_batch(s.core, parts, N + 1, ids, NULL, &logits, &st) != RG_OK) {
+        const uint32_t at = rg_seq_length(s->drafted);
+        parts[N] = (rg_batch_rows){.seq = s->drafted, .n = PROMPT, .logits = last};
+        memcpy(ids + n, s->b.ids + at, PROMPT * sizeof *ids);
+        if (rg_core_eval_batch(s->core, parts, N + 1, ids, NULL, &logits, &st) != RG_OK) {
             fail_msg("%s", st.message);
             abort(); /* not reached */
         }
-        expect_rows(&s, last, at + PROMPT - 1, 1);
+        expect_rows(s, last, at + PROMPT - 1, 1);
         for (uint32_t i = 0; i < N; i++) {
-            expect_rows(&s, logits, rg_seq_length(seqs[i]), kept[i].n_kept);
-            logits += kept[i].n * s.truth.n_vocab;
+            expect_rows(s, logits, rg_seq_length(seqs[i]), kept[i].n_kept);
+            logits += kept[i].n * s->truth.n_vocab;
         }
-        if (rg_core_accept(s.core, kept, N, &st) != RG_OK) fail_msg("%s", st.message);
+        if (rg_core_accept(s->core, kept, N, &st) != RG_OK) fail_msg("%s", st.message);
     }
     for (uint32_t i = 0; i < N; i++) {
-        rg_seq_reset(s.plain);
-        feed(&s, s.plain, rg_seq_length(seqs[i]), 0);
-        same_on_device(&s, s.plain, seqs[i]);
+        rg_seq_reset(s->plain);
+        feed(s, s->plain, rg_seq_length(seqs[i]), 0);
+        same_on_device(s, s->plain, seqs[i]);
         rg_seq_destroy(seqs[i]);
     }
     rg_free(last);
-    close_setup(&s);
 }
 
 /* What the cache learns of a window: the experts of accepted rows, in order. */
@@ -382,12 +363,44 @@ static void recency_sees_accepted_rows(void **state) {
     close_bench(&b);
 }
 
+/* A core is dear here: everything with it at once. */
+static void all_of(const subject *of) {
+    setup s = open_setup(of);
+    accept_lengths(&s);
+    if (of->past < DRAFTED) text_of_windows(&s);
+    if (of->mtp) chains_leave_no_trace(&s);
+    if (of->mtp && !of->arena) drafts_are_near_the_reference(&s);
+    if (of->apart) sequences_share_windows(&s);
+    close_setup(&s);
+}
+
+static void memory_of_ngrams(void **state) {
+    (void)state;
+    all_of(&subjects[0]);
+}
+static void op_by_op(void **state) {
+    (void)state;
+    all_of(&subjects[1]);
+}
+static void draft_block(void **state) {
+    (void)state;
+    all_of(&subjects[2]);
+}
+static void draft_block_streamed(void **state) {
+    (void)state;
+    all_of(&subjects[3]);
+}
+static void selected_blocks(void **state) {
+    (void)state;
+    all_of(&subjects[4]);
+}
+
 int main(void) {
     if (!gpu_here()) return 77;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_accept_length),     cmocka_unit_test(a_text_of_windows),
-        cmocka_unit_test(chains_leave_no_trace),   cmocka_unit_test(drafts_are_near_the_reference),
-        cmocka_unit_test(sequences_share_windows), cmocka_unit_test(recency_sees_accepted_rows),
+        cmocka_unit_test(memory_of_ngrams), cmocka_unit_test(op_by_op),
+        cmocka_unit_test(draft_block),      cmocka_unit_test(draft_block_streamed),
+        cmocka_unit_test(selected_blocks),  cmocka_unit_test(recency_sees_accepted_rows),
     };
     return failed_or_leaked(cmocka_run_group_tests(tests, NULL, NULL));
 }
