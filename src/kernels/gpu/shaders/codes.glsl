@@ -111,6 +111,16 @@ uvec4 load_aligned(uint64_t p) {
     return uvec4(word_at(p), word_at(p + 4ul), word_at(p + 8ul), word_at(p + 12ul));
 }
 
+// Sixteen bytes at a multiple of eight, of sixteen: as few loads as a device has. Tensors begin at
+// multiples of 16, and so does every row of a type whose block is one.
+uvec4 load_pairs(uint64_t p) {
+    return uvec4(U32x2(p).v[0], U32x2(p).v[1]);
+}
+
+uvec4 load_whole(uint64_t p) {
+    return U32x4(p).v[0];
+}
+
 // Sixteen bytes at any address.
 uvec4 load_odd(uint64_t p) {
     uint64_t b = p & ~3ul;
@@ -292,11 +302,12 @@ void group_small(uint64_t row, uint g, inout Group u) {
         five_bits(u, load_16(b + 6ul), u32_at(b + 2ul), 16u);
     } else if (TYPE == T_Q5_1) {
         uint64_t b = row + 24u * g;
-        vec2 dm = unpackHalf2x16(word_at(b));
+        uvec2 head = U32x2(b).v[0];
+        vec2 dm = unpackHalf2x16(head.x);
         u.d = dm.x;
         u.dm = dm.y;
         u.m0 = u.m1 = 1;
-        five_bits(u, load_aligned(b + 8ul), word_at(b + 4ul), 0u);
+        five_bits(u, load_pairs(b + 8ul), head.y, 0u);
     } else if (TYPE == T_IQ4_NL) {
         nibbles_looked_up(u, scaled_16(row + 18u * g, u.d));
     } else if (TYPE == T_MXFP4) {
@@ -329,16 +340,21 @@ void group_small(uint64_t row, uint g, inout Group u) {
 
 // ---- blocks of 256; e: the group in its block ---------------------------------------------------
 
-// Scale and minimum number i of the twelve packed bytes of q4_K and q5_K.
-void pair_6bit(uint64_t s, uint i, inout Group u) {
-    uint w0 = word_at(s), w1 = word_at(s + 4ul), w2 = word_at(s + 8ul), at = 8u * (i & 3u);
-    uint a = w0 >> at, b = w1 >> at, c = w2 >> at;
+// The head of a block of q4_K or q5_K: scale and minimum of the block, then twelve bytes that pack
+// those of its groups.
+void head_k(uint64_t b, uint i, inout Group u) {
+    uvec4 head = load_whole(b);
+    vec2 dm = unpackHalf2x16(head.x);
+    uint at = 8u * (i & 3u);
+    uint x = head.y >> at, y = head.z >> at, z = head.w >> at;
+    u.d = dm.x;
+    u.dm = -dm.y;
     if (i < 4u) {
-        u.s0 = int(a & 63u);
-        u.m0 = int(b & 63u);
+        u.s0 = int(x & 63u);
+        u.m0 = int(y & 63u);
     } else {
-        u.s0 = int((c & 15u) | (a >> 2 & 48u));
-        u.m0 = int((c >> 4 & 15u) | (b >> 2 & 48u));
+        u.s0 = int((z & 15u) | (x >> 2 & 48u));
+        u.m0 = int((z >> 4 & 15u) | (y >> 2 & 48u));
     }
     u.s1 = u.s0;
     u.m1 = u.m0;
@@ -410,34 +426,27 @@ void group_k(uint64_t row, uint g, inout Group u) {
     } else if (TYPE == T_Q3_K) {
         group_q3(row + 110u * i, e, u);
     } else if (TYPE == T_Q4_K) {
-        uint64_t b = row + 144u * i;
-        vec2 dm = unpackHalf2x16(word_at(b));
-        pair_6bit(b + 4ul, e, u);
-        u.d = dm.x;
-        u.dm = -dm.y;
-        uint64_t at = b + 16u + 32u * (e >> 1);
-        u.a = (load_aligned(at) >> (4u * (e & 1u))) & 0x0F0F0F0Fu;
-        u.b = (load_aligned(at + 16ul) >> (4u * (e & 1u))) & 0x0F0F0F0Fu;
+        uint64_t b = row + 144u * i, at = b + 16u + 32u * (e >> 1);
+        head_k(b, e, u);
+        u.a = (load_whole(at) >> (4u * (e & 1u))) & 0x0F0F0F0Fu;
+        u.b = (load_whole(at + 16ul) >> (4u * (e & 1u))) & 0x0F0F0F0Fu;
     } else if (TYPE == T_Q5_K) {
-        uint64_t b = row + 176u * i;
-        vec2 dm = unpackHalf2x16(word_at(b));
-        pair_6bit(b + 4ul, e, u);
-        u.d = dm.x;
-        u.dm = -dm.y;
-        uint64_t at = b + 48u + 32u * (e >> 1);
+        uint64_t b = row + 176u * i, at = b + 48u + 32u * (e >> 1);
+        head_k(b, e, u);
         uint shift = 4u * (e & 1u);
-        u.a = ((load_aligned(at) >> shift) & 0x0F0F0F0Fu) |
-              ((load_aligned(b + 16ul) >> e) & 0x01010101u) << 4;
-        u.b = ((load_aligned(at + 16ul) >> shift) & 0x0F0F0F0Fu) |
-              ((load_aligned(b + 32ul) >> e) & 0x01010101u) << 4;
+        u.a = ((load_whole(at) >> shift) & 0x0F0F0F0Fu) |
+              ((load_whole(b + 16ul) >> e) & 0x01010101u) << 4;
+        u.b = ((load_whole(at + 16ul) >> shift) & 0x0F0F0F0Fu) |
+              ((load_whole(b + 32ul) >> e) & 0x01010101u) << 4;
     } else if (TYPE == T_Q6_K) {
         group_q6(row + 210u * i, e, u);
     } else if (TYPE == T_IQ4_XS) {
         uint64_t b = row + 136u * i;
-        uint low = u8_at(b + 4u + (e >> 1)) >> (4u * (e & 1u)) & 15u;
-        u.s0 = u.s1 = int(low | (u16_at(b + 2ul) >> (2u * e) & 3u) << 4) - 32;
-        u.d = f16_at(b);
-        nibbles_looked_up(u, load_aligned(b + 8u + 16u * e));
+        uvec2 head = U32x2(b).v[0]; // scale of the block; high bits, then low bits of the groups'
+        u.s0 = u.s1 =
+            int((head.y >> (4u * e) & 15u) | (head.x >> (16u + 2u * e) & 3u) << 4) - 32;
+        u.d = unpackHalf2x16(head.x).x;
+        nibbles_looked_up(u, load_pairs(b + 8u + 16u * e));
     } else if (TYPE == T_TQ2_0) {
         uint64_t b = row + 66u * i;
         u.d = f16_at(b + 64ul);
