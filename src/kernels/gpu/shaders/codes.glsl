@@ -79,32 +79,62 @@ uint u32_at(uint64_t p) { // even
     return u16_at(p) | u16_at(p + 2ul) << 16;
 }
 
+// Bytes at an even address come as pairs of words from the multiple of eight before it: a load of
+// few bytes keeps a device as busy as one of many. No pair without a wanted byte is read.
+
+// Whether they begin in the second word of the first pair; how many bits into their first word.
+bool in_second(uint64_t p) {
+    return (uint(p) & 4u) != 0u;
+}
+
+uint bits_in(uint64_t p) {
+    return 8u * (uint(p) & 2u);
+}
+
+uvec2 pair_at(uint64_t p, uint i) {
+    return U32x2(p & ~7ul).v[i];
+}
+
+// Pair i if the bytes reach it, which they do unless the address is a multiple of eight.
+uvec2 last_pair(uint64_t p, uint i) {
+    return U32x2(p & ~7ul).v[(uint(p) & 7u) != 0u ? i : i - 1u];
+}
+
+// Four words, and the one behind them, of three pairs.
+uvec4 four_words(bool second, uvec2 a, uvec2 b, uvec2 c, out uint next) {
+    next = second ? c.y : c.x;
+    return second ? uvec4(a.y, b, c.x) : uvec4(a, b);
+}
+
+uvec4 funnels(uvec4 w, uint next, uint shift) {
+    return uvec4(funnel(w.x, w.y, shift), funnel(w.y, w.z, shift), funnel(w.z, w.w, shift),
+                 funnel(w.w, next, shift));
+}
+
 // Sixteen bytes at an even address.
 uvec4 load_16(uint64_t p) {
-    uint64_t b = p & ~3ul;
-    uint s = 8u * (uint(p) & 2u);
-    uint w0 = word_at(b), w1 = word_at(b + 4ul), w2 = word_at(b + 8ul), w3 = word_at(b + 12ul);
-    uint w4 = word_at(b + (s != 0u ? 16u : 12u));
-    return uvec4(funnel(w0, w1, s), funnel(w1, w2, s), funnel(w2, w3, s), funnel(w3, w4, s));
+    uint next;
+    uvec4 w = four_words(in_second(p), pair_at(p, 0u), pair_at(p, 1u), last_pair(p, 2u), next);
+    return funnels(w, next, bits_in(p));
 }
 
 // Thirty-two bytes at an even address.
 void load_32(uint64_t p, out uvec4 a, out uvec4 b) {
-    uint64_t at = p & ~3ul;
-    uint s = 8u * (uint(p) & 2u);
-    uint w0 = word_at(at), w1 = word_at(at + 4ul), w2 = word_at(at + 8ul), w3 = word_at(at + 12ul);
-    uint w4 = word_at(at + 16ul), w5 = word_at(at + 20ul), w6 = word_at(at + 24ul);
-    uint w7 = word_at(at + 28ul), w8 = word_at(at + (s != 0u ? 32u : 28u));
-    a = uvec4(funnel(w0, w1, s), funnel(w1, w2, s), funnel(w2, w3, s), funnel(w3, w4, s));
-    b = uvec4(funnel(w4, w5, s), funnel(w5, w6, s), funnel(w6, w7, s), funnel(w7, w8, s));
+    uvec2 p0 = pair_at(p, 0u), p1 = pair_at(p, 1u), p2 = pair_at(p, 2u), p3 = pair_at(p, 3u);
+    uvec2 p4 = last_pair(p, 4u);
+    uint next, end;
+    uvec4 w = four_words(in_second(p), p0, p1, p2, next);
+    uvec4 v = four_words(in_second(p), p2, p3, p4, end);
+    a = funnels(w, next, bits_in(p));
+    b = funnels(v, end, bits_in(p));
 }
 
 // Eight bytes at an even address.
 uvec2 load_8(uint64_t p) {
-    uint64_t at = p & ~3ul;
-    uint s = 8u * (uint(p) & 2u);
-    uint w0 = word_at(at), w1 = word_at(at + 4ul), w2 = word_at(at + (s != 0u ? 8u : 4u));
-    return uvec2(funnel(w0, w1, s), funnel(w1, w2, s));
+    uvec2 a = pair_at(p, 0u), b = last_pair(p, 1u);
+    bool second = in_second(p);
+    uint w0 = second ? a.y : a.x, w1 = second ? b.x : a.y, w2 = second ? b.y : b.x;
+    return uvec2(funnel(w0, w1, bits_in(p)), funnel(w1, w2, bits_in(p)));
 }
 
 uvec4 load_aligned(uint64_t p) {
@@ -256,15 +286,13 @@ void group_q8_0(uint64_t b, inout Group u) {
                 funnel(w7, w8, shift));
 }
 
-// Sixteen bytes behind their f16 scale: five words hold both, wherever an even address lies.
+// Sixteen bytes behind their f16 scale: three pairs of words hold both, wherever an even address
+// lies.
 uvec4 scaled_16(uint64_t b, out float d) {
-    uint64_t base = b & ~3ul;
-    uint odd = uint(b) & 2u, shift = 16u + 8u * odd;
-    uint w0 = word_at(base), w1 = word_at(base + 4ul), w2 = word_at(base + 8ul);
-    uint w3 = word_at(base + 12ul), w4 = word_at(base + 16ul);
-    d = unpackHalf2x16(w0 >> (8u * odd)).x;
-    return uvec4(funnel(w0, w1, shift), funnel(w1, w2, shift), funnel(w2, w3, shift),
-                 funnel(w3, w4, shift));
+    uint next;
+    uvec4 w = four_words(in_second(b), pair_at(b, 0u), pair_at(b, 1u), pair_at(b, 2u), next);
+    d = unpackHalf2x16(w.x >> bits_in(b)).x;
+    return funnels(w, next, 16u + bits_in(b));
 }
 
 void nibbles(inout Group u, uvec4 w, uint bias) {
