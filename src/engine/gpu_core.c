@@ -10,6 +10,7 @@
 
 #define CHUNK_BYTES ((size_t)1 << 30)
 #define ARENA_ALIGN ((size_t)4096)
+#define LOAD_ALIGN  16u
 
 /* ---- weights -------------------------------------------------------------------------------- */
 
@@ -158,7 +159,24 @@ static uint64_t experts_bytes(const rg_stream_options *o) {
     return bytes;
 }
 
+/* In its slot an expert lies as it does in its file; kernels read sixteen bytes at a time where the
+ * blocks of a type allow that. */
+static rg_code check_aligned(const rg_stream_options *o, rg_status *st) {
+    for (uint32_t g = 0; g < o->n_group; g++) {
+        const rg_stream_extent *e = o->groups[g].extents;
+        for (uint32_t p = 0; p < o->groups[g].n_extent; p++) {
+            if (e[p].offset % LOAD_ALIGN)
+                return rg_fail(st, RG_UNSUPPORTED,
+                               "experts begin at byte %llu of the file, the GPU needs multiples "
+                               "of %u (general.alignment)",
+                               (unsigned long long)e[p].offset, LOAD_ALIGN);
+        }
+    }
+    return RG_OK;
+}
+
 rg_code rg_gpu_core_arena(rg_gpu_core *g, rg_stream_options *o, rg_status *st) {
+    RG_TRY(check_aligned(o, st));
     const rg_gpu_info *info = rg_gpu_get_info(g->gpu);
     const bool discrete = strcmp(info->kind, "discrete") == 0;
     /* Checksums read the slots back: slow from memory across the bus. */

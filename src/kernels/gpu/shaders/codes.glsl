@@ -79,36 +79,77 @@ uint u32_at(uint64_t p) { // even
     return u16_at(p) | u16_at(p + 2ul) << 16;
 }
 
-// Sixteen bytes at an even address.
+// Bytes at an even address come as pairs of words from the multiple of eight before it: a load of
+// few bytes keeps a device as busy as one of many. No pair without a wanted byte is read.
+
+// Whether they begin in the second word of the first pair; how many bits into their first word.
+bool in_second(uint64_t p) {
+    return (uint(p) & 4u) != 0u;
+}
+
+uint bits_in(uint64_t p) {
+    return 8u * (uint(p) & 2u);
+}
+
+uvec2 pair_at(uint64_t p, uint i) {
+    return U32x2(p & ~7ul).v[i];
+}
+
+// Pair i if the bytes reach it, which they do unless the address is a multiple of eight.
+uvec2 last_pair(uint64_t p, uint i) {
+    return U32x2(p & ~7ul).v[(uint(p) & 7u) != 0u ? i : i - 1u];
+}
+
+// Four words, and the one behind them, of three pairs.
+uvec4 four_words(bool second, uvec2 a, uvec2 b, uvec2 c, out uint next) {
+    next = second ? c.y : c.x;
+    return second ? uvec4(a.y, b, c.x) : uvec4(a, b);
+}
+
+uvec4 funnels(uvec4 w, uint next, uint shift) {
+    return uvec4(funnel(w.x, w.y, shift), funnel(w.y, w.z, shift), funnel(w.z, w.w, shift),
+                 funnel(w.w, next, shift));
+}
+
+// Sixteen bytes at an even address, word by word: the quicker way where two such lie apart (q3_K).
 uvec4 load_16(uint64_t p) {
-    uint64_t b = p & ~3ul;
-    uint s = 8u * (uint(p) & 2u);
-    uint w0 = word_at(b), w1 = word_at(b + 4ul), w2 = word_at(b + 8ul), w3 = word_at(b + 12ul);
-    uint w4 = word_at(b + (s != 0u ? 16u : 12u));
-    return uvec4(funnel(w0, w1, s), funnel(w1, w2, s), funnel(w2, w3, s), funnel(w3, w4, s));
+    uint64_t at = p & ~3ul;
+    uint w0 = word_at(at), w1 = word_at(at + 4ul), w2 = word_at(at + 8ul), w3 = word_at(at + 12ul);
+    uint w4 = word_at(at + (bits_in(p) != 0u ? 16u : 12u));
+    return funnels(uvec4(w0, w1, w2, w3), w4, bits_in(p));
 }
 
 // Thirty-two bytes at an even address.
 void load_32(uint64_t p, out uvec4 a, out uvec4 b) {
-    uint64_t at = p & ~3ul;
-    uint s = 8u * (uint(p) & 2u);
-    uint w0 = word_at(at), w1 = word_at(at + 4ul), w2 = word_at(at + 8ul), w3 = word_at(at + 12ul);
-    uint w4 = word_at(at + 16ul), w5 = word_at(at + 20ul), w6 = word_at(at + 24ul);
-    uint w7 = word_at(at + 28ul), w8 = word_at(at + (s != 0u ? 32u : 28u));
-    a = uvec4(funnel(w0, w1, s), funnel(w1, w2, s), funnel(w2, w3, s), funnel(w3, w4, s));
-    b = uvec4(funnel(w4, w5, s), funnel(w5, w6, s), funnel(w6, w7, s), funnel(w7, w8, s));
+    uvec2 p0 = pair_at(p, 0u), p1 = pair_at(p, 1u), p2 = pair_at(p, 2u), p3 = pair_at(p, 3u);
+    uvec2 p4 = last_pair(p, 4u);
+    uint next, end;
+    uvec4 w = four_words(in_second(p), p0, p1, p2, next);
+    uvec4 v = four_words(in_second(p), p2, p3, p4, end);
+    a = funnels(w, next, bits_in(p));
+    b = funnels(v, end, bits_in(p));
 }
 
 // Eight bytes at an even address.
 uvec2 load_8(uint64_t p) {
-    uint64_t at = p & ~3ul;
-    uint s = 8u * (uint(p) & 2u);
-    uint w0 = word_at(at), w1 = word_at(at + 4ul), w2 = word_at(at + (s != 0u ? 8u : 4u));
-    return uvec2(funnel(w0, w1, s), funnel(w1, w2, s));
+    uvec2 a = pair_at(p, 0u), b = last_pair(p, 1u);
+    bool second = in_second(p);
+    uint w0 = second ? a.y : a.x, w1 = second ? b.x : a.y, w2 = second ? b.y : b.x;
+    return uvec2(funnel(w0, w1, bits_in(p)), funnel(w1, w2, bits_in(p)));
 }
 
 uvec4 load_aligned(uint64_t p) {
     return uvec4(word_at(p), word_at(p + 4ul), word_at(p + 8ul), word_at(p + 12ul));
+}
+
+// Sixteen bytes at a multiple of eight, of sixteen: as few loads as a device has. Tensors begin at
+// multiples of 16, and so does every row of a type whose block is one.
+uvec4 load_pairs(uint64_t p) {
+    return uvec4(U32x2(p).v[0], U32x2(p).v[1]);
+}
+
+uvec4 load_whole(uint64_t p) {
+    return U32x4(p).v[0];
 }
 
 // Sixteen bytes at any address.
@@ -157,10 +198,14 @@ uvec4 bytes_of(uint w) {
     return uvec4(w & 255u, w >> 8 & 255u, w >> 16 & 255u, w >> 24);
 }
 
-// Bytes of x, none of them 0, negated where the four low bits of `bits` have a one.
-uvec4 with_signs(uvec4 x, uvec4 bits) {
-    uvec4 one = spread(bits);
+// Bytes of x, none of them 0, negated where `one` has a one.
+uvec4 negated(uvec4 x, uvec4 one) {
     return (x ^ one * 255u) + one;
+}
+
+// The same where the four low bits of `bits` have a one.
+uvec4 with_signs(uvec4 x, uvec4 bits) {
+    return negated(x, spread(bits));
 }
 
 // ---- tables -------------------------------------------------------------------------------------
@@ -233,28 +278,25 @@ float ue4m3_half(uint b) {
     return e == 0 ? m * (1.0 / 1024.0) : (8.0 + m) * pow2i(float(e - 11));
 }
 
+// Thirty-two bytes behind their f16 scale.
 void group_q8_0(uint64_t b, inout Group u) {
-    uint64_t base = b & ~3ul;
-    uint odd = uint(b) & 2u, shift = 16u + 8u * odd; // of the codes behind the base
-    uint w0 = word_at(base), w1 = word_at(base + 4ul), w2 = word_at(base + 8ul);
-    uint w3 = word_at(base + 12ul), w4 = word_at(base + 16ul), w5 = word_at(base + 20ul);
-    uint w6 = word_at(base + 24ul), w7 = word_at(base + 28ul), w8 = word_at(base + 32ul);
-    u.d = unpackHalf2x16(w0 >> (8u * odd)).x;
-    u.a = uvec4(funnel(w0, w1, shift), funnel(w1, w2, shift), funnel(w2, w3, shift),
-                funnel(w3, w4, shift));
-    u.b = uvec4(funnel(w4, w5, shift), funnel(w5, w6, shift), funnel(w6, w7, shift),
-                funnel(w7, w8, shift));
+    uvec2 p0 = pair_at(b, 0u), p1 = pair_at(b, 1u), p2 = pair_at(b, 2u), p3 = pair_at(b, 3u);
+    uvec2 p4 = pair_at(b, 4u);
+    uint next, end;
+    uvec4 w = four_words(in_second(b), p0, p1, p2, next);
+    uvec4 v = four_words(in_second(b), p2, p3, p4, end);
+    u.d = unpackHalf2x16(w.x >> bits_in(b)).x;
+    u.a = funnels(w, next, 16u + bits_in(b));
+    u.b = funnels(v, end, 16u + bits_in(b));
 }
 
-// Sixteen bytes behind their f16 scale: five words hold both, wherever an even address lies.
+// Sixteen bytes behind their f16 scale: three pairs of words hold both, wherever an even address
+// lies.
 uvec4 scaled_16(uint64_t b, out float d) {
-    uint64_t base = b & ~3ul;
-    uint odd = uint(b) & 2u, shift = 16u + 8u * odd;
-    uint w0 = word_at(base), w1 = word_at(base + 4ul), w2 = word_at(base + 8ul);
-    uint w3 = word_at(base + 12ul), w4 = word_at(base + 16ul);
-    d = unpackHalf2x16(w0 >> (8u * odd)).x;
-    return uvec4(funnel(w0, w1, shift), funnel(w1, w2, shift), funnel(w2, w3, shift),
-                 funnel(w3, w4, shift));
+    uint next;
+    uvec4 w = four_words(in_second(b), pair_at(b, 0u), pair_at(b, 1u), pair_at(b, 2u), next);
+    d = unpackHalf2x16(w.x >> bits_in(b)).x;
+    return funnels(w, next, 16u + bits_in(b));
 }
 
 void nibbles(inout Group u, uvec4 w, uint bias) {
@@ -292,11 +334,12 @@ void group_small(uint64_t row, uint g, inout Group u) {
         five_bits(u, load_16(b + 6ul), u32_at(b + 2ul), 16u);
     } else if (TYPE == T_Q5_1) {
         uint64_t b = row + 24u * g;
-        vec2 dm = unpackHalf2x16(word_at(b));
+        uvec2 head = U32x2(b).v[0];
+        vec2 dm = unpackHalf2x16(head.x);
         u.d = dm.x;
         u.dm = dm.y;
         u.m0 = u.m1 = 1;
-        five_bits(u, load_aligned(b + 8ul), word_at(b + 4ul), 0u);
+        five_bits(u, load_pairs(b + 8ul), head.y, 0u);
     } else if (TYPE == T_IQ4_NL) {
         nibbles_looked_up(u, scaled_16(row + 18u * g, u.d));
     } else if (TYPE == T_MXFP4) {
@@ -329,16 +372,21 @@ void group_small(uint64_t row, uint g, inout Group u) {
 
 // ---- blocks of 256; e: the group in its block ---------------------------------------------------
 
-// Scale and minimum number i of the twelve packed bytes of q4_K and q5_K.
-void pair_6bit(uint64_t s, uint i, inout Group u) {
-    uint w0 = word_at(s), w1 = word_at(s + 4ul), w2 = word_at(s + 8ul), at = 8u * (i & 3u);
-    uint a = w0 >> at, b = w1 >> at, c = w2 >> at;
+// The head of a block of q4_K or q5_K: scale and minimum of the block, then twelve bytes that pack
+// those of its groups.
+void head_k(uint64_t b, uint i, inout Group u) {
+    uvec4 head = load_whole(b);
+    vec2 dm = unpackHalf2x16(head.x);
+    uint at = 8u * (i & 3u);
+    uint x = head.y >> at, y = head.z >> at, z = head.w >> at;
+    u.d = dm.x;
+    u.dm = -dm.y;
     if (i < 4u) {
-        u.s0 = int(a & 63u);
-        u.m0 = int(b & 63u);
+        u.s0 = int(x & 63u);
+        u.m0 = int(y & 63u);
     } else {
-        u.s0 = int((c & 15u) | (a >> 2 & 48u));
-        u.m0 = int((c >> 4 & 15u) | (b >> 2 & 48u));
+        u.s0 = int((z & 15u) | (x >> 2 & 48u));
+        u.m0 = int((z >> 4 & 15u) | (y >> 2 & 48u));
     }
     u.s1 = u.s0;
     u.m1 = u.m0;
@@ -410,34 +458,27 @@ void group_k(uint64_t row, uint g, inout Group u) {
     } else if (TYPE == T_Q3_K) {
         group_q3(row + 110u * i, e, u);
     } else if (TYPE == T_Q4_K) {
-        uint64_t b = row + 144u * i;
-        vec2 dm = unpackHalf2x16(word_at(b));
-        pair_6bit(b + 4ul, e, u);
-        u.d = dm.x;
-        u.dm = -dm.y;
-        uint64_t at = b + 16u + 32u * (e >> 1);
-        u.a = (load_aligned(at) >> (4u * (e & 1u))) & 0x0F0F0F0Fu;
-        u.b = (load_aligned(at + 16ul) >> (4u * (e & 1u))) & 0x0F0F0F0Fu;
+        uint64_t b = row + 144u * i, at = b + 16u + 32u * (e >> 1);
+        head_k(b, e, u);
+        u.a = (load_whole(at) >> (4u * (e & 1u))) & 0x0F0F0F0Fu;
+        u.b = (load_whole(at + 16ul) >> (4u * (e & 1u))) & 0x0F0F0F0Fu;
     } else if (TYPE == T_Q5_K) {
-        uint64_t b = row + 176u * i;
-        vec2 dm = unpackHalf2x16(word_at(b));
-        pair_6bit(b + 4ul, e, u);
-        u.d = dm.x;
-        u.dm = -dm.y;
-        uint64_t at = b + 48u + 32u * (e >> 1);
+        uint64_t b = row + 176u * i, at = b + 48u + 32u * (e >> 1);
+        head_k(b, e, u);
         uint shift = 4u * (e & 1u);
-        u.a = ((load_aligned(at) >> shift) & 0x0F0F0F0Fu) |
-              ((load_aligned(b + 16ul) >> e) & 0x01010101u) << 4;
-        u.b = ((load_aligned(at + 16ul) >> shift) & 0x0F0F0F0Fu) |
-              ((load_aligned(b + 32ul) >> e) & 0x01010101u) << 4;
+        u.a = ((load_whole(at) >> shift) & 0x0F0F0F0Fu) |
+              ((load_whole(b + 16ul) >> e) & 0x01010101u) << 4;
+        u.b = ((load_whole(at + 16ul) >> shift) & 0x0F0F0F0Fu) |
+              ((load_whole(b + 32ul) >> e) & 0x01010101u) << 4;
     } else if (TYPE == T_Q6_K) {
         group_q6(row + 210u * i, e, u);
     } else if (TYPE == T_IQ4_XS) {
         uint64_t b = row + 136u * i;
-        uint low = u8_at(b + 4u + (e >> 1)) >> (4u * (e & 1u)) & 15u;
-        u.s0 = u.s1 = int(low | (u16_at(b + 2ul) >> (2u * e) & 3u) << 4) - 32;
-        u.d = f16_at(b);
-        nibbles_looked_up(u, load_aligned(b + 8u + 16u * e));
+        uvec2 head = U32x2(b).v[0]; // scale of the block; high bits, then low bits of the groups'
+        u.s0 = u.s1 =
+            int((head.y >> (4u * e) & 15u) | (head.x >> (16u + 2u * e) & 3u) << 4) - 32;
+        u.d = unpackHalf2x16(head.x).x;
+        nibbles_looked_up(u, load_pairs(b + 8u + 16u * e));
     } else if (TYPE == T_TQ2_0) {
         uint64_t b = row + 66u * i;
         u.d = f16_at(b + 64ul);
@@ -465,23 +506,42 @@ void put_signed(inout Group u, uvec4 index, uvec4 signs) {
     u.b = with_signs(uvec4(e2, e3), uvec4(signs.z, signs.z >> 4, signs.w, signs.w >> 4));
 }
 
-// Four codes of seven signs, 7 bits apart, each with the eighth that makes the number even.
-// Parities of all four at once: bits fold onto the lowest of their code.
-uvec4 even_signs_4(uint w) {
+// Codes of seven signs, each with the eighth that makes the number of ones even; that one at bit 24.
+struct Signs {
+    uvec4 seven, eighth;
+};
+
+// Four codes 7 bits apart. Parities of all four at once: bits fold onto the lowest of their code.
+Signs even_signs_4(uint w) {
     uint x = w ^ (w >> 4 & 0x00E1C387u);
     x ^= x >> 2 & 0x0060C183u;
     x ^= x >> 1;
-    return uvec4((w & 127u) | (x << 7 & 128u), (w >> 7 & 127u) | (x & 128u),
-                 (w >> 14 & 127u) | (x >> 7 & 128u), (w >> 21 & 127u) | (x >> 14 & 128u));
+    return Signs(uvec4(w, w >> 7, w >> 14, w >> 21) & 127u,
+                 uvec4(x << 24, x << 17, x << 10, x << 3) & 0x01000000u);
 }
 
-// Two codes in the seven upper bits of the halves of a word.
-uvec2 even_signs_2(uint w) {
+// Parities of the seven upper bits of the halves of a word, at the lowest of them.
+uint parities(uint w) {
     uint x = w & 0xFE00FE00u;
     x ^= x >> 4;
     x ^= x >> 2;
-    x ^= x >> 1;
-    return uvec2((w >> 9 & 127u) | (x >> 2 & 128u), (w >> 25) | (x >> 18 & 128u));
+    return x ^ x >> 1;
+}
+
+// Codes in the seven upper bits of the halves of two words.
+Signs even_signs_2(uvec2 w) {
+    uint x = parities(w.x), y = parities(w.y);
+    return Signs(uvec4(w.x >> 9 & 127u, w.x >> 25, w.y >> 9 & 127u, w.y >> 25),
+                 uvec4(x << 15, x >> 1, y << 15, y >> 1) & 0x01000000u);
+}
+
+// Thirty-two bytes, none of them 0, with their signs. A product puts seven signs 7 bits apart, where
+// every eighth bit is the next of them.
+void put_even(inout Group u, uvec4 a, uvec4 b, Signs s) {
+    uvec4 far = s.seven * 0x00204081u;
+    uvec4 low = far & 0x01010101u, high = (far >> 4 & 0x00010101u) | s.eighth;
+    u.a = negated(a, uvec4(low.x, high.x, low.y, high.y));
+    u.b = negated(b, uvec4(low.z, high.z, low.w, high.w));
 }
 
 // Ternary bytes shifted by an eighth: 8 * byte + delta, |.| <= 9; two words for each delta.
@@ -509,7 +569,9 @@ void group_grid_2(uint64_t row, uint g, inout Group u) {
         uvec2 w = load_8(rec);
         u.s0 = u.s1 = odd_scale(w.y >> 28);
         u.d = f16_at(b) * 0.125;
-        put_signed(u, bytes_of(w.x), even_signs_4(w.y));
+        uvec4 ix = bytes_of(w.x);
+        put_even(u, uvec4(grid_pair(ix.x), grid_pair(ix.y)),
+                 uvec4(grid_pair(ix.z), grid_pair(ix.w)), even_signs_4(w.y));
     } else if (TYPE == T_IQ2_XS) {
         uint64_t b = row + 74u * i, at = b + 2u + 8u * e;
         uint s = u8_at(b + 66u + e);
@@ -517,8 +579,9 @@ void group_grid_2(uint64_t row, uint g, inout Group u) {
         u.s1 = odd_scale(s >> 4);
         u.d = f16_at(b) * 0.125;
         uvec2 w = load_8(at);
-        put_signed(u, uvec4(w.x, w.x >> 16, w.y, w.y >> 16) & 511u,
-                   uvec4(even_signs_2(w.x), even_signs_2(w.y)));
+        uvec4 ix = uvec4(w.x, w.x >> 16, w.y, w.y >> 16) & 511u;
+        put_even(u, uvec4(grid_pair(ix.x), grid_pair(ix.y)),
+                 uvec4(grid_pair(ix.z), grid_pair(ix.w)), even_signs_2(w));
     } else {
         uint64_t b = row + 82u * i;
         uint s = u8_at(b + 74u + e), high = u8_at(b + 66u + e);
@@ -537,13 +600,9 @@ void group_grid_3(uint64_t row, uint g, inout Group u) {
         uint64_t b = row + 98u * i, at = b + 2u + 8u * e;
         uint w = u32_at(b + 66u + 4u * e);
         uvec2 ix = load_8(at);
-        uvec4 signs = even_signs_4(w);
         u.s0 = u.s1 = odd_scale(w >> 28);
         u.d = f16_at(b) * 0.25;
-        u.a = with_signs(grid_words(bytes_of(ix.x)),
-                         uvec4(signs.x, signs.x >> 4, signs.y, signs.y >> 4));
-        u.b = with_signs(grid_words(bytes_of(ix.y)),
-                         uvec4(signs.z, signs.z >> 4, signs.w, signs.w >> 4));
+        put_even(u, grid_words(bytes_of(ix.x)), grid_words(bytes_of(ix.y)), even_signs_4(w));
     } else {
         uint64_t b = row + 110u * i, at = b + 2u + 8u * e;
         uint signs = u32_at(b + 74u + 4u * e), high = u8_at(b + 66u + e);
