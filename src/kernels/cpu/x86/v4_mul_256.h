@@ -145,7 +145,8 @@ RG_INLINE void direct_rows(const v4_format *f, const v4_job *j, const uint8_t *c
     for (uint32_t b = 0; b < n / 256; b++) {
         __m512i sum[V4_DIRECT_MAX][4];
         const uint8_t *blocks[4];
-        v4_fetch(rows[0] + (size_t)4 * b * f->block_bytes, (size_t)4 * f->block_bytes, V4_AHEAD);
+        v4_stream(rows[0] + (size_t)4 * b * f->block_bytes, (size_t)4 * f->block_bytes,
+                  j->w->row_bytes);
         for (uint32_t r = 0; r < 4; r++)
             blocks[r] = rows[r] + (size_t)b * f->block_bytes;
         const v4_heads h = heads(f, blocks);

@@ -220,7 +220,7 @@ RG_INLINE void direct(const void *format, const v4_job *j, uint32_t r0, uint32_t
             acc[c] = _mm_setzero_ps();
         uint32_t b = 0;
         for (; b + 4 <= n_block; b += 4) {
-            v4_fetch(rows[0] + 4 * b * f->bytes, 16 * f->bytes, V4_AHEAD);
+            v4_stream(rows[0] + 4 * b * f->bytes, 16 * f->bytes, j->w->row_bytes);
             const v4_quad q = load_quad(f, rows, b, 4);
             for (uint32_t c = 0; c < C; c++) {
                 acc[c] = add_quad(f, &q, x[c] + (size_t)32 * b, scales[c] + b,

@@ -5,6 +5,7 @@
 #include "kernels/cpu/x86/v4_types.h"
 
 #define COLUMN_BYTES (256u << 10)
+#define AHEAD        16384u /* bytes read ahead when other columns meet the same rows again */
 
 typedef __m512 v4_load_fn(const uint8_t *row, uint32_t i, __mmask16 live);
 
@@ -46,7 +47,11 @@ RG_INLINE void block(v4_load_fn *load, const v4_job *j, uint32_t r, uint32_t R, 
     uint32_t k = 0;
     for (; k + 16 <= n; k += 16) {
         __m512 y[4];
-        if (first == 0) v4_fetch(w[0] + k / 16 * step, step, V4_AHEAD);
+        if (j->n <= V4_DIRECT_MAX) {
+            v4_stream(w[0] + k / 16 * step, step, j->w->row_bytes);
+        } else if (first == 0) {
+            v4_fetch(w[0] + k / 16 * step, step, AHEAD);
+        }
         for (uint32_t c = 0; c < C; c++)
             y[c] = _mm512_loadu_ps(x[c] + k);
         for (uint32_t i = 0; i < R; i++) {
