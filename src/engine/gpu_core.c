@@ -264,7 +264,7 @@ static void layout_codes(const rg_core *core, rg_gpu_codes *c, rg_layout *p) {
     wide = larger(wide, rg_gpu_act_bytes(hp->n_head * hp->head_dim));
     wide = larger(wide, rg_gpu_act_bytes(hp->ple_n_head * hp->ple_row));
     /* Rows of the draft block's projection, whole or in halves. */
-    if (hp->n_mtp) wide = larger(wide, 2 * hp->n_hc * rg_gpu_act_bytes(hp->n_embd));
+    if (hp->n_mtp) wide = larger(wide, (size_t)2 * hp->n_hc * rg_gpu_act_bytes(hp->n_embd));
     c->wide = rg_layout_take(p, T * wide, 1);
     c->low = rg_layout_take(p, T * rg_gpu_act_bytes(hp->n_hc_rank), 1);
     c->u = rg_layout_take(p, T * rg_gpu_act_bytes(hp->n_embd), 1);

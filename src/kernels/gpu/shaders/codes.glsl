@@ -506,7 +506,7 @@ void put_signed(inout Group u, uvec4 index, uvec4 signs) {
     u.b = with_signs(uvec4(e2, e3), uvec4(signs.z, signs.z >> 4, signs.w, signs.w >> 4));
 }
 
-// Codes of seven signs, each with the eighth that makes the number of ones even; that one at bit 24.
+// Codes of seven signs, each with the eighth, at bit 24, that makes the number of ones even.
 struct Signs {
     uvec4 seven, eighth;
 };
@@ -535,7 +535,7 @@ Signs even_signs_2(uvec2 w) {
                  uvec4(x << 15, x >> 1, y << 15, y >> 1) & 0x01000000u);
 }
 
-// Thirty-two bytes, none of them 0, with their signs. A product puts seven signs 7 bits apart, where
+// Thirty-two bytes, none of them 0, with their signs. A product puts seven signs 7 bits apart:
 // every eighth bit is the next of them.
 void put_even(inout Group u, uvec4 a, uvec4 b, Signs s) {
     uvec4 far = s.seven * 0x00204081u;
