@@ -63,8 +63,9 @@ enum {
 };
 
 /* Kernels and windows are built when a sequence is created, not at its first tokens. AUTO: on
- * hardware those of one row and of whole chunks (compiling all of them anew takes up to half a
- * minute); on a software device none. ON: of every number of rows. */
+ * hardware those of one row, of as many as drafts may make it, and of whole chunks (compiling all
+ * of them anew takes up to half a minute); on a software device none. ON: of every number of rows.
+ */
 typedef enum rg_gpu_prewarm {
     RG_GPU_PREWARM_AUTO,
     RG_GPU_PREWARM_ON,

@@ -594,13 +594,19 @@ static rg_code record_best(rg_seq *seq, rg_status *st) {
     return rc;
 }
 
+/* The most rows of a decode window: a certain one and drafts. */
+static uint32_t decode_rows(const rg_seq *seq, bool all) {
+    const uint32_t rows = all ? RG_GPU_ROWS_MAX : 1 + seq->opt.draft_max;
+    return rows < RG_GPU_ROWS_MAX ? rows : RG_GPU_ROWS_MAX;
+}
+
 static rg_code record_all(rg_seq *seq, bool all, rg_status *st) {
     const uint32_t chunk = seq->core->chunk, n_ctx = seq->opt.n_ctx;
     const uint32_t wide[] = {chunk, 64, 32, 16}; /* sizes of tiles */
     for (uint32_t i = 0; i < (all ? RG_ARRAY_LEN(wide) : 1); i++)
         RG_TRY(rg_gpu_record_rows(seq, wide[i], 0, st));
     RG_TRY(record_best(seq, st));
-    for (uint32_t T = 1; T <= (all ? RG_GPU_ROWS_MAX : 1) && T <= n_ctx; T++) {
+    for (uint32_t T = 1; T <= decode_rows(seq, all) && T <= n_ctx; T++) {
         RG_TRY(rg_gpu_record_rows(seq, T, n_ctx - T, st)); /* blocks are selected there */
         RG_TRY(rg_gpu_record_rows(seq, T, 0, st));
     }
