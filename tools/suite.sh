@@ -24,8 +24,13 @@ tsan)
     ;;
 clang)
     # Another compiler may change what the arithmetic gives, and the C around it; the tests from
-    # outside (server, commands) would only say it again.
-    select=(-L '^(base|quant|kernels|model|engine|stream|store|text|golden|fuzz|sim)$')
+    # outside (server, commands) would only say it again, and so would a software device.
+    select=(-L '^(base|quant|kernels|model|engine|stream|store|text|golden|fuzz|sim)$'
+        -E '^gpu_(draft_|shape_|timing_|window_)?(test|demo)$')
+    ;;
+asan)
+    # The longest tests of a software device, which no sanitizer sees into: in `make soak`.
+    select=(-E '^gpu_(draft|shape)_test$')
     ;;
 soak) ;; # the whole suite, the long forms included
 esac
