@@ -57,11 +57,11 @@ def small_files(size_bytes):
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, size_bytes))
 
 
-def killed(tool, what, words, out, env=None):
+def killed(tool, what, words, out):
     """A run that is killed at any time leaves nothing under the final name; the next one completes
     it. `words` writes `out`; six kills, spread over the time that a whole run takes."""
     begin = time.monotonic()
-    done = tool(*words, env=env)
+    done = tool(*words)
     took = time.monotonic() - begin
     check(what + ": whole", done.returncode == 0, done.stderr)
     with open(out, "rb") as f:
@@ -69,7 +69,7 @@ def killed(tool, what, words, out, env=None):
     os.remove(out)
     kills = 0
     for i in range(6):
-        run = subprocess.Popen([tool.program, *words], stdout=subprocess.DEVNULL, env=env)
+        run = subprocess.Popen([tool.program, *words], stdout=subprocess.DEVNULL)
         time.sleep(took * (i + 0.5) / 6)
         run.send_signal(signal.SIGKILL)
         if run.wait() == -signal.SIGKILL and not os.path.exists(out):
@@ -79,7 +79,7 @@ def killed(tool, what, words, out, env=None):
             check(what + ": a file is a whole one", f.read() == want)
         os.remove(out)
     check(what + ": killed at least once", kills > 0)
-    done = tool(*words, env=env)
+    done = tool(*words)
     with open(out, "rb") as f:
         check(what + ": completed", done.returncode == 0 and f.read() == want, done.stderr)
     folder = os.path.dirname(out)
