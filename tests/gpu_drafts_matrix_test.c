@@ -219,17 +219,17 @@ static rg_engine *open_engine(const place *at) {
     char path[RG_TINY_PATH_MAX];
     rg_engine *e = NULL;
     rg_status st = {0};
-    const rg_engine_options opt = {.model_path = at->of->mtp ? rg_tiny_path(path, at->of->path)
-                                                             : at->of->path,
-                                   .n_threads = 2,
-                                   .chunk = CHUNK,
-                                   .gpu = true,
-                                   .gpu_device = -1,
-                                   .gpu_check = true,
-                                   .arena_experts = at->arena,
-                                   .split = at->split,
-                                   .lookahead = at->lookahead,
-                                   .profile_path = "off"};
+    const rg_engine_options opt = {
+        .model_path = at->of->mtp ? rg_tiny_path(path, at->of->path) : at->of->path,
+        .n_threads = 2,
+        .chunk = CHUNK,
+        .gpu = true,
+        .gpu_device = -1,
+        .gpu_check = full, /* costs as much as the rest; gpu_draft_test is checked */
+        .arena_experts = at->arena,
+        .split = at->split,
+        .lookahead = at->lookahead,
+        .profile_path = "off"};
     if (rg_engine_open(&e, &opt, &st) != RG_OK) fail_msg("%s", st.message);
     return e;
 }
