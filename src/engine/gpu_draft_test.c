@@ -387,15 +387,17 @@ static void draft_alike(const setup *s, uint32_t n) {
     rg_free(p[1].first);
 }
 
-/* Chains of every length. */
-static void two_best_are_enough(void **state) {
+/* Behind a prewarm neither drafts nor windows of any length build a kernel. */
+static void drafts_are_built_ahead(void **state) {
     (void)state;
     setup s = {.of = &subjects[2], .b = open_bench("k-mtp.gguf", "k-mtp", 60)};
-    const rg_core_options o = gpu_options(16);
+    rg_core_options o = gpu_options(16);
+    o.gpu_prewarm = RG_GPU_PREWARM_ON;
     s.core = open_core(&s.b, &o);
     s.truth = new_sheet(&s.b);
     s.plain = new_seq(&s);
     s.drafted = new_seq(&s);
+    const uint32_t kernels = rg_gpu_kernels(s.core->gpu->gpu);
     eval_on(s.core, s.drafted, &s.b, 16, 0, &s.truth);
     rg_seq_reset(s.drafted);
     feed(&s, s.plain, 17, 16);
@@ -407,6 +409,7 @@ static void two_best_are_enough(void **state) {
         window(&s, s.drafted, right, n + 1 - right, n + 1);
     }
     feed(&s, s.drafted, 12, 12);
+    assert_int_equal(rg_gpu_kernels(s.core->gpu->gpu), kernels);
     close_setup(&s);
 }
 
@@ -451,7 +454,7 @@ int main(void) {
         cmocka_unit_test(draft_block_streamed),
         cmocka_unit_test(selected_blocks),
         cmocka_unit_test(recency_sees_accepted_rows),
-        cmocka_unit_test(two_best_are_enough),
+        cmocka_unit_test(drafts_are_built_ahead),
     };
     return failed_or_leaked(cmocka_run_group_tests(tests, NULL, NULL));
 }

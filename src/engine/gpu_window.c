@@ -601,6 +601,41 @@ static rg_code record_few(rg_seq *seq, rg_status *st) {
     return rc;
 }
 
+/* Rows of the draft block behind pos0, and what its head gives: builds their kernels. */
+static rg_code record_draft_rows(rg_seq *seq, uint32_t T, uint32_t pos0, rg_status *st) {
+    rg_core *core = seq->core;
+    const rg_segment seg = {.seq = seq, .n = T, .pos0 = pos0};
+    const rg_window win = {.core = core, .segs = &seg, .n_seg = 1, .T = T};
+    const run w = {.win = &win, .core = core, .g = core->gpu, .draft = true};
+    const uint32_t layer = core->hp->n_layer;
+    if (T > core->chunk || T > seq->opt.n_ctx) return RG_OK;
+    rg_gpu_rec r = rec_of(&w, w.g->last);
+    rg_gpu_list_begin(r.list, false);
+    record_begin(&w, &r);
+    rg_gpu_rec_mixer(&r, layer);
+    rg_gpu_rec_router(&r, layer, true);
+    rg_gpu_rec_shared(&r, layer, rg_experts_next_router(core, layer));
+    rg_gpu_rec_phase(&r, layer, 0);
+    rg_gpu_rec_combine(&r, layer);
+    record_end(&w, &r);
+    rg_gpu_rec_head(&r, &core->w.mtp.head, &core->w.mtp.output, 0, 1, few_of(core, 2));
+    return rg_gpu_list_end(r.list, st);
+}
+
+/* The draft block follows prompts in chunks, and drafts from as many rows as a window accepted; of
+ * windows that it sat out more wait for it, so draft_max is no limit. */
+static rg_code record_drafts(rg_seq *seq, const uint32_t *wide, size_t n_wide, rg_status *st) {
+    const uint32_t rows = seq->opt.draft_max ? RG_VERIFY_ROWS : 1;
+    const uint32_t chunk = seq->core->chunk, n_ctx = seq->opt.n_ctx;
+    for (size_t i = 0; i < n_wide; i++)
+        RG_TRY(record_draft_rows(seq, wide[i], 0, st));
+    for (uint32_t T = 1; T <= rows && T <= n_ctx; T++) {
+        RG_TRY(record_draft_rows(seq, T, n_ctx - T, st));
+        RG_TRY(record_draft_rows(seq, T, 0, st));
+    }
+    return chunk <= n_ctx ? record_draft_rows(seq, chunk, n_ctx - chunk, st) : RG_OK;
+}
+
 /* The most rows of a decode window: a certain one and drafts. */
 static uint32_t decode_rows(const rg_seq *seq, bool all) {
     const uint32_t rows = all ? RG_GPU_ROWS_MAX : 1 + seq->opt.draft_max;
@@ -610,7 +645,9 @@ static uint32_t decode_rows(const rg_seq *seq, bool all) {
 static rg_code record_all(rg_seq *seq, bool all, rg_status *st) {
     const uint32_t chunk = seq->core->chunk, n_ctx = seq->opt.n_ctx;
     const uint32_t wide[] = {chunk, 64, 32, 16}; /* sizes of tiles */
-    for (uint32_t i = 0; i < (all ? RG_ARRAY_LEN(wide) : 1); i++)
+    const size_t n_wide = all ? RG_ARRAY_LEN(wide) : 1;
+    if (seq->opt.mtp) RG_TRY(record_drafts(seq, wide, n_wide, st));
+    for (size_t i = 0; i < n_wide; i++)
         RG_TRY(rg_gpu_record_rows(seq, wide[i], 0, st));
     RG_TRY(record_few(seq, st));
     for (uint32_t T = 1; T <= decode_rows(seq, all) && T <= n_ctx; T++) {
