@@ -4,7 +4,8 @@
  * far, and with any chunk of the prompt. With logits shown and without (where a device may keep
  * them to itself), greedy and drawn.
  *
- *   gpu_drafts_matrix_test [full [FROM TO]]   every arm in every engine; engines FROM to TO - 1
+ *   gpu_drafts_matrix_test [full [FROM TO]]   engines FROM to TO - 1 of all, each with
+ *       every other arm, logits shown and not
  *
  * The short form gives each engine a share of the arms.
  */
@@ -24,8 +25,7 @@
 
 #define DEMO      RG_SOURCE_DIR "/models/regolith-demo-q4.gguf"
 #define N_CTX     160u
-#define N_SHORT   12u /* tokens of a generation */
-#define N_FULL    64u
+#define N_FULL    40u /* tokens of a generation at most */
 #define CHUNK     64u /* the engines' */
 #define ARMS_MAX  40u
 #define N_ENGINE  19u /* of the full form */
@@ -54,6 +54,7 @@ typedef struct subject {
     bool mtp;          /* has a draft block; else its text repeats itself */
     uint32_t n_expert; /* of all layers: an arena that holds them */
     uint32_t least;
+    uint32_t n_short; /* tokens of a short generation */
 } subject;
 
 typedef struct place {
@@ -64,7 +65,7 @@ typedef struct place {
 } place;
 
 static bool full;
-static uint32_t first = 0, last = N_ENGINE, n_token = N_SHORT;
+static uint32_t first = 0, last = N_ENGINE, n_token;
 static uint32_t n_error; /* lines of errors: validation layers among them */
 static char first_error[256];
 
@@ -225,7 +226,7 @@ static rg_engine *open_engine(const place *at) {
         .chunk = CHUNK,
         .gpu = true,
         .gpu_device = -1,
-        .gpu_check = full, /* costs as much as the rest; gpu_draft_test is checked */
+        .gpu_check = full && !at->arena, /* slow; gpu_draft_test is checked */
         .arena_experts = at->arena,
         .split = at->split,
         .lookahead = at->lookahead,
@@ -234,9 +235,10 @@ static rg_engine *open_engine(const place *at) {
     return e;
 }
 
-/* The tokens of a subject's prompt; a text for the demo that ends in the middle of a repetition. */
+/* The tokens of a subject's prompt; for the demo a text that it goes on with in its own words. */
 static prompt open_prompt(const rg_engine *e, const subject *of) {
-    static const char list[] = "1 anne 54\n2 walter 91\n3 russell 31\n1 anne 54\n2 walter 91\n3 ";
+    static const char text[] = "And the sons of Merari by their families; Mahli, and Mushi. And "
+                               "these are the families of";
     prompt p = {0};
     size_t n = 0;
     rg_status st = {0};
@@ -245,7 +247,7 @@ static prompt open_prompt(const rg_engine *e, const subject *of) {
         p.n = p.n < 30 ? p.n : 30;
         return p;
     }
-    if (rg_engine_tokenize(e, list, sizeof list - 1, false, &p.ids, &n, &st) != RG_OK)
+    if (rg_engine_tokenize(e, text, sizeof text - 1, false, &p.ids, &n, &st) != RG_OK)
         fail_msg("%s", st.message);
     p.n = (uint32_t)n;
     return p;
@@ -271,8 +273,9 @@ static void find_truths(rg_engine *e, const prompt *p, uint32_t chunk, truth *tr
     }
 }
 
-/* Every arm of `step`, each with another way to look and to draw. In the short form a place has one
- * chunk size: every other one builds its own kernels, which is what takes the time there. */
+/* One arm of `step`, in each family another, each with another way to look and to draw. In the
+ * short form a place has one chunk size: every other one builds its own kernels, which is what
+ * takes the time there. */
 static void check_place(const place *at, uint32_t index, uint32_t step, truth *truths, sums *all) {
     static const uint32_t chunks[N_CHUNK] = {16, 7, 1, CHUNK};
     arm arms[ARMS_MAX];
@@ -280,9 +283,11 @@ static void check_place(const place *at, uint32_t index, uint32_t step, truth *t
     rg_engine *e = open_engine(at);
     prompt p = open_prompt(e, at->of);
     if (!truths[0].hash) find_truths(e, &p, chunks[index % N_CHUNK], truths);
-    for (uint32_t a = index % step, i = 0; a < n; a += step, i++) {
-        const uint32_t kind = (i + index) % N_KIND;
-        const uint32_t chunk = chunks[(full ? a + index : index) % N_CHUNK];
+    const uint32_t family = at->of->mtp ? 3 : 2; /* arms with the same number of drafts */
+    for (uint32_t a = 0, i = 0; a < n; a++) {
+        if ((a + a / family) % step != index % step) continue;
+        const uint32_t kind = (i++ + index) % N_KIND;
+        const uint32_t chunk = chunks[(full ? a / 2 + index : index) % N_CHUNK];
         for (uint32_t k = 0; k < (full ? 2u : 1u); k++)
             check_arm(e, &p, &arms[a], kind ^ (2 * k), chunk, truths, at, all);
     }
@@ -303,22 +308,22 @@ static uint32_t list_places(place *places, const subject *of) {
     return n;
 }
 
-/* 0: all in memory; then the three sizes with the splits and read-aheads in turn. */
-static const uint32_t short_places[] = {0, 1 + 1, 7 + 2, 13 + 4};
+/* All in memory, the smallest and the largest arena, the middle one: with other splits and
+ * read-aheads. */
+static const uint32_t short_places[] = {0, 1 + 1, 13 + 4, 7 + 2};
 
-/* The short form: the last n_short places with every n_step-th arm each. */
-static void whatever_is_drafted(const subject *of, uint32_t n_short, uint32_t n_step) {
+/* The short form: places from .. to - 1 with every step-th arm each. */
+static void whatever_is_drafted(const subject *of, uint32_t from, uint32_t to, uint32_t step) {
     place places[N_ENGINE];
     truth truths[N_SAMPLED] = {{{0}, 0}};
     sums all = {0};
     const uint32_t n = list_places(places, of);
-    n_token = full ? N_FULL : N_SHORT;
+    n_token = full ? N_FULL : of->n_short;
     for (uint32_t i = 0; i < n && full; i++) {
-        if (i >= first && i < last) check_place(&places[i], i, 1, truths, &all);
+        if (i >= first && i < last) check_place(&places[i], i, 2, truths, &all);
     }
-    for (uint32_t i = RG_ARRAY_LEN(short_places) - n_short; i < RG_ARRAY_LEN(short_places); i++) {
-        if (!full) check_place(&places[short_places[i]], i, n_step, truths, &all);
-    }
+    for (uint32_t i = from; i < to && !full; i++)
+        check_place(&places[short_places[i]], i, step, truths, &all);
     if (n_error) fail_msg("%u errors, first: %s", n_error, first_error);
     print_message("%u runs, %llu drafts accepted; windows of the draft block %llu, of the text "
                   "%llu, of the caller %llu\n",
@@ -332,15 +337,15 @@ static void whatever_is_drafted(const subject *of, uint32_t n_short, uint32_t n_
 }
 
 static void draft_block(void **state) {
-    static const subject of = {"k-mtp.gguf", "k-mtp", true, 30, 3};
+    static const subject of = {"k-mtp.gguf", "k-mtp", true, 30, 3, 10};
     (void)state;
-    whatever_is_drafted(&of, 4, 4);
+    whatever_is_drafted(&of, 0, 3, 3);
 }
 
 static void text_that_repeats(void **state) {
-    static const subject of = {DEMO, NULL, false, 576, 7};
+    static const subject of = {DEMO, NULL, false, 576, 7, 16};
     (void)state;
-    whatever_is_drafted(&of, 1, 2);
+    whatever_is_drafted(&of, 3, 4, 3);
 }
 
 static bool gpu_here(void) {
