@@ -52,6 +52,7 @@ static const struct {
             {"codes of attention", RG_GPU_FUSE_ATTENTION, 0},
             {"shared expert", RG_GPU_FUSE_SHARED, 0},
             {"loops unrolled", RG_GPU_LOOP, 0},
+            {"best logit", RG_GPU_FEW, 0},
             {"all apart", RG_GPU_FUSE_ALL, 0},
             {"expert rows 1", 0, 1},
             {"expert rows 2", 0, 2}};
@@ -60,6 +61,7 @@ static rg_code compare_ways(rg_core *core, rg_seq *seq, uint32_t n, uint32_t n_v
                             rg_status *st) {
     double ms[RG_ARRAY_LEN(ways)][REPS];
     uint32_t dispatches[RG_ARRAY_LEN(ways)], barriers[RG_ARRAY_LEN(ways)];
+    rg_core_want_few(core, 1);
     for (uint32_t rep = 0; rep < REPS; rep++) {
         for (size_t k = 0; k < RG_ARRAY_LEN(ways); k++) {
             double warm = 0;
@@ -70,6 +72,7 @@ static rg_code compare_ways(rg_core *core, rg_seq *seq, uint32_t n, uint32_t n_v
             rg_seq_reset(seq);
         }
     }
+    rg_core_want_few(core, 0);
     rg_core_gpu_switch(core, 0, 0, true);
     for (size_t k = 0; k < RG_ARRAY_LEN(ways); k++) {
         qsort(ms[k], REPS, sizeof ms[k][0], compare);

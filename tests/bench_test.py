@@ -170,6 +170,30 @@ class DeviceKernels(unittest.TestCase):
         self.assertRegex(decode, r"device, listed experts mul_rows +f32 +[0-9.]+")
         self.assertRegex(decode, r"host +device has no work +- +[0-9.]+")
 
+    def test_drafts(self):
+        """The table of drafts counts on a device what it counts on the CPU."""
+        args = ("-p", 12, "-n", 8, "--reps", 1, "--draft", "auto", "--draft-max", 2)
+        host, _ = bench(*args, name="k-mtp")
+        device = json.loads(self.gpu("k-mtp", "--json", *args))
+        self.assertEqual(device.keys(), host.keys())
+        for here, there in zip(device["arms"], host["arms"], strict=True):
+            name = (here["arm"], here["drafts"])
+            self.assertEqual(name, (there["arm"], there["drafts"]))
+            self.assertEqual(here.keys(), there.keys(), name)
+            self.assertEqual(here["draft"].keys(), there["draft"].keys(), name)
+            counts = [[(w["source"], w["drafts"], w["windows"], w["tokens"])
+                       for w in arm["draft"]["windows"]] for arm in (here, there)]
+            if name[0] in ("off", "plain", "forced"):  # the texts may differ, these do not
+                self.assertEqual(counts[0], counts[1], name)
+                self.assertEqual(here["draft"]["accepted"], there["draft"]["accepted"], name)
+            if name[0] in ("mtp", "forced"):
+                self.assertGreater(here["draft"]["offered"], 0, name)
+            if name[0] == "off":
+                continue
+            self.assertEqual(sum(c[3] for c in counts[0]), 7, name)  # the prompt gave the first
+            self.assertEqual(sum(c[2] for c in counts[0]) + here["draft"]["accepted"], 7, name)
+            self.assertEqual(sum(c[1] * c[2] for c in counts[0]), here["draft"]["offered"], name)
+
     def test_sweep(self):
         """The best shapes are kept beside the compiled kernels, one line for each product."""
         said = self.gpu("a-f32", "--sweep", "slots").splitlines()

@@ -36,6 +36,7 @@ struct rg_session {
     rg_seq_options options; /* of the sequence */
     rg_drafter *drafter;    /* NULL: one token at a time */
     float *logits;          /* [n_vocab] of the last evaluated token */
+    rg_few few; /* the best of them alone, n > 0: `logits` lags behind until the call ends */
     bool has_logits;
     int32_t pending; /* chosen, not evaluated; -1 = none */
     atomic_bool cancel;
@@ -51,6 +52,9 @@ struct rg_session {
     const rg_reply *drafted; /* the reply that drafts were made for; compared, never followed */
 };
 
+/* Logits of the last evaluated token, a row that the core gave: all of them, or the few that are
+ * there. */
+void rg_session_take_logits(rg_session *s, const float *logits);
 /* Evaluates the chosen token that the last generation left, if there is one. */
 rg_code rg_session_eval_pending(rg_session *s, rg_status *st);
 

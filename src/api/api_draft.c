@@ -1,6 +1,4 @@
 /* Generation with drafts: what a session needs for it, and its windows. */
-#include <string.h>
-
 #include "api/api.h"
 
 const char *rg_draft_source_text(rg_draft_source source) {
@@ -71,7 +69,7 @@ rg_code rg_session_keep(rg_session *s, const rg_drafter_window *win, uint32_t n_
                         rg_status *st) {
     const size_t n_vocab = s->engine->model->hp.n_vocab;
     const uint64_t begin = rg_now_ns();
-    memcpy(s->logits, win->logits + (n_kept - 1) * n_vocab, n_vocab * sizeof *s->logits);
+    rg_session_take_logits(s, win->logits + (n_kept - 1) * n_vocab);
     const rg_code rc = rg_drafter_close(s->drafter, n_kept, st);
     s->has_logits = rc == RG_OK;
     count_time(s, begin);

@@ -87,12 +87,23 @@ static rg_code show_token(generation *g, int32_t id, rg_status *st) {
     return show_text(g, false, st);
 }
 
+/* From a row of the core's, or from the session's own. */
+static rg_code pick(generation *g, const float *logits, uint32_t position, int32_t *id,
+                    rg_status *st) {
+    const rg_session *s = g->s;
+    const bool own = logits == s->logits;
+    const rg_few *few = own && s->few.n ? &s->few : rg_core_few(s->engine->core, logits);
+    if (!few) return rg_sampler_pick(g->sampler, logits, position, id, st);
+    *id = rg_sampler_pick_few(g->sampler, few, position);
+    return RG_OK;
+}
+
 /* The token behind `position` - 1 from its logits; shows it. */
 static rg_code choose(generation *g, const float *logits, uint32_t position, int32_t *id,
                       rg_status *st) {
     rg_session *s = g->s;
     const uint64_t begin = rg_now_ns();
-    const rg_code rc = rg_sampler_pick(g->sampler, logits, position, id, st);
+    const rg_code rc = pick(g, logits, position, id, st);
     if (rc != RG_OK) return rg_context(st, rc, "sampling position %u", position);
     RG_TRY(rg_sampler_accept(g->sampler, *id, st));
     if (g->opt->on_logits) RG_TRY(g->opt->on_logits(g->opt->user, position, logits, st));
@@ -139,22 +150,25 @@ static rg_code step(generation *g, rg_status *st) {
     return choose(g, s->logits, rg_seq_length(s->seq), &id, st);
 }
 
-/* Whether a pick looks at the best logit alone. */
-static bool best_only(const rg_generate_options *opt) {
-    const rg_sampling_params *p = &opt->sampling;
-    const bool plain = p->repeat_penalty >= 1.0f && p->repeat_penalty <= 1.0f &&
-                       fabsf(p->presence_penalty) <= 0.0f && fabsf(p->frequency_penalty) <= 0.0f;
-    return p->temperature <= 0.0f && !p->n_logit_bias && !opt->on_logits &&
-           (plain || p->penalty_last_n == 0);
+/* The session's logits are whole again. */
+static void spread_few(rg_session *s) {
+    const uint32_t V = s->engine->model->hp.n_vocab;
+    for (uint32_t i = 0; i < V && s->few.n; i++)
+        s->logits[i] = -INFINITY;
+    for (uint32_t i = 0; i < s->few.n; i++)
+        s->logits[s->few.ids[i]] = s->few.logits[i];
+    s->few.n = 0;
 }
 
 static rg_code run(generation *g, rg_status *st) {
     RG_TRY(create_parts(g, st));
     rg_code rc = RG_OK;
-    rg_core_want_best_only(g->s->engine->core, best_only(g->opt));
+    rg_core *core = g->s->engine->core;
+    rg_core_want_few(core, g->opt->on_logits ? 0 : rg_sampling_few(&g->opt->sampling));
     while (!g->ended && rc == RG_OK)
         rc = step(g, st);
-    rg_core_want_best_only(g->s->engine->core, false);
+    rg_core_want_few(core, 0);
+    spread_few(g->s);
     if (rc != RG_OK && rc != RG_CANCELED) return rc;
     if (rc == RG_CANCELED) end(g, RG_FINISH_CANCELED);
     RG_TRY(rg_utf8_finish(&g->utf8, &g->s->text, st));

@@ -107,10 +107,20 @@ typedef struct eval_sink {
     void *user;
 } eval_sink;
 
+void rg_session_take_logits(rg_session *s, const float *logits) {
+    const rg_few *few = rg_core_few(s->engine->core, logits);
+    s->few.n = 0;
+    if (few) {
+        s->few = *few;
+    } else {
+        memcpy(s->logits, logits, s->engine->model->hp.n_vocab * sizeof *logits);
+    }
+}
+
 static rg_code take_row(void *user, uint32_t position, const float *logits, rg_status *st) {
     const eval_sink *sink = user;
     rg_session *s = sink->session;
-    memcpy(s->logits, logits, s->engine->model->hp.n_vocab * sizeof *logits);
+    rg_session_take_logits(s, logits);
     s->has_logits = true;
     return sink->fn ? sink->fn(sink->user, position, logits, st) : RG_OK;
 }

@@ -111,8 +111,8 @@ void rg_core_destroy(rg_core *core) {
     rg_free(core);
 }
 
-void rg_core_want_best_only(rg_core *core, bool best_only) {
-    core->best_only = best_only;
+void rg_core_want_few(rg_core *core, uint32_t n) {
+    core->n_few = n;
 }
 
 rg_two_stage *rg_core_two_stage(const rg_core *core) {
@@ -342,7 +342,7 @@ rg_code rg_core_head(rg_core *core, const rg_hc_weights *hc, const rg_mat *outpu
     rg_timing_part(core->timing, RG_PART_HEAD);
     rg_input in;
     rg_input_mixed(core, &in, n);
-    if (core->two_stage && core->best_only && n == 1 && output == &core->w.output &&
+    if (core->two_stage && core->n_few == 1 && n == 1 && output == &core->w.output &&
         !core->importance) {
         const rg_act act = rg_input_as(core, &in, output->type);
         if (rg_two_stage_run(core->two_stage, core, core->s.u, &act, core->s.logits)) return RG_OK;

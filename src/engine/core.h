@@ -219,7 +219,7 @@ struct rg_core {
     double *inv_freq; /* [n_rot / 2] */
     rg_scratch s;
     rg_two_stage *two_stage; /* NULL: the full product always */
-    bool best_only;          /* rg_core_want_best_only */
+    uint32_t n_few;          /* rg_core_want_few */
     rg_due due;
     uint32_t u_forms; /* bits 1 << rg_act_form: codes of s.u that s.act holds */
     rg_thread_scratch threads[RG_POOL_THREADS_MAX];

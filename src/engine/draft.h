@@ -57,6 +57,7 @@ typedef struct rg_draft_pick {
     rg_code (*pick)(void *user, const float *logits, uint32_t position, int32_t *id, bool *more,
                     rg_status *st);
     void *user;
+    uint32_t few; /* it looks at so many of the best logits alone (rg_core_want_few); 0: at all */
 } rg_draft_pick;
 
 /* Chained drafts behind `next`, the chosen token that has not been evaluated (spec 5.1): the draft

@@ -254,7 +254,8 @@ static void chains_leave_no_trace(void **state) {
             const uint32_t at = rg_seq_length(drafted);
             const uint32_t n_max = (uint32_t)(rg_random_u64(9, draw++) % (RG_DRAFT_MAX + 1));
             picks got = {.n_vocab = b.n_vocab}, want = {.n_vocab = b.n_vocab};
-            const rg_draft_pick how = {pick_best, &got}, once = {pick_best, &want};
+            const rg_draft_pick how = {.pick = pick_best, .user = &got};
+            const rg_draft_pick once = {.pick = pick_best, .user = &want};
             int32_t ids[RG_DRAFT_MAX], one;
             uint32_t n = 0, n_one = 0;
             rg_status st = {0};
@@ -302,7 +303,7 @@ static void a_gap_changes_drafts_only(void **state) {
     }
     assert_true(drafted->mtp_length < drafted->mtp_pos);
     picks got = {.n_vocab = b.n_vocab};
-    const rg_draft_pick how = {pick_best, &got};
+    const rg_draft_pick how = {.pick = pick_best, .user = &got};
     int32_t ids[RG_DRAFT_MAX];
     uint32_t n = 0;
     if (rg_mtp_draft(b.core, drafted, b.ids[40], 3, &how, ids, &n, &st) != RG_OK) {

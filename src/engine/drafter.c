@@ -102,16 +102,33 @@ static float lead_of(const float *logits, uint32_t n, int32_t *best_id) {
     return best - second;
 }
 
+static float lead_of_few(const rg_few *few, int32_t *best_id) {
+    *best_id = few->ids[0];
+    return few->n > 1 ? few->logits[0] - few->logits[1] : INFINITY;
+}
+
+/* The best logits that show the lead, and that the sampler looks at; 0: all. */
+static uint32_t few_of(const rg_sampler *sampler) {
+    if (!sampler) return 2;
+    const uint32_t n = rg_sampler_few(sampler);
+    return n == 1 ? 2 : n;
+}
+
 /* Drawn like the token itself, with the same random number: the draft is right whenever both
  * distributions put it there. */
 static rg_code pick(void *user, const float *logits, uint32_t position, int32_t *id, bool *more,
                     rg_status *st) {
     picker *p = user;
     rg_drafter *d = p->d;
-    const float lead = lead_of(logits, d->core->hp->n_vocab, id);
+    const rg_few *few = rg_core_few(d->core, logits);
+    const float lead = few ? lead_of_few(few, id) : lead_of(logits, d->core->hp->n_vocab, id);
     d->confidence[p->n] = rg_confidence_of_lead(lead);
     if (p->sampler) {
-        RG_TRY(rg_sampler_pick(p->sampler, logits, position, id, st));
+        if (few) {
+            *id = rg_sampler_pick_few(p->sampler, few, position);
+        } else {
+            RG_TRY(rg_sampler_pick(p->sampler, logits, position, id, st));
+        }
         RG_TRY(rg_sampler_accept(p->sampler, *id, st));
     }
     p->n++;
@@ -122,7 +139,7 @@ static rg_code pick(void *user, const float *logits, uint32_t position, int32_t 
 static rg_code draft_mtp(rg_drafter *d, const rg_drafter_request *req, uint32_t n_max, uint32_t *n,
                          rg_status *st) {
     picker p = {.d = d, .sampler = req->sampler};
-    const rg_draft_pick how = {.pick = pick, .user = &p};
+    const rg_draft_pick how = {.pick = pick, .user = &p, .few = few_of(p.sampler)};
     rg_code rc =
         rg_mtp_draft(d->core, d->seq, req->next, n_max, &how, d->win.ids + 1, &d->n_made, st);
     if (p.sampler) {

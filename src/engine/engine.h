@@ -59,7 +59,8 @@ enum {
     RG_GPU_FUSE_ATTENTION = 16, /* codes of the output of attention */
     RG_GPU_FUSE_SHARED = 32,    /* gate and up of the shared expert */
     RG_GPU_LOOP = 64,           /* loops over rows of weights stay loops */
-    RG_GPU_FUSE_ALL = 127
+    RG_GPU_FEW = 128,           /* the few best logits are found there (rg_core_want_few) */
+    RG_GPU_FUSE_ALL = 255
 };
 
 /* Kernels and windows are built when a sequence is created, not at its first tokens. AUTO: on
@@ -121,12 +122,14 @@ RG_MUST_CHECK rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const r
                                      const rg_core_options *opt, rg_status *st);
 void rg_core_destroy(rg_core *core);
 
-/* From here on the sink of a window of one row gets logits of which only the best, the lowest id
- * among equals, is right: others may be -INFINITY. A core with a two-stage head does so, and one on
- * a GPU, where the device then finds the best and nothing else comes back. */
-void rg_core_want_best_only(rg_core *core, bool best_only);
-/* The best token behind the last window when the logits stayed on the device; < 0: they came. */
-int64_t rg_core_gpu_best(const rg_core *core);
+/* From here on rows of logits that a window gives need hold the n best logits alone, the lowest ids
+ * among equals: others may be -INFINITY. 0: all are wanted, as in the beginning. A core on a GPU
+ * takes it up for windows of up to 8 rows and n up to RG_FEW_MAX (the device finds them, nothing
+ * else comes back), one with a two-stage head for windows of one row and n = 1. */
+void rg_core_want_few(rg_core *core, uint32_t n);
+/* What a row of logits that the core gave holds when the others stayed on the device; NULL: all are
+ * there. Valid as long as the row. */
+const rg_few *rg_core_few(const rg_core *core, const float *logits);
 /* NULL without one. */
 rg_two_stage *rg_core_two_stage(const rg_core *core);
 

@@ -239,7 +239,8 @@ static size_t layout_seen(const rg_core *core, rg_gpu_seen *s, uint8_t *base) {
     s->router = rg_layout_take(&p, T * hp->n_expert, sizeof(float));
     s->ahead = rg_layout_take(&p, T * hp->n_expert, sizeof(float));
     s->logits = rg_layout_take(&p, (size_t)RG_HEAD_ROWS * hp->n_vocab, sizeof(float));
-    s->best = rg_layout_take(&p, 4, sizeof *s->best);
+    s->best =
+        rg_layout_take(&p, (size_t)RG_GPU_ROWS_MAX * (1 + 2 * RG_GPU_BEST_MAX), sizeof *s->best);
     return p.used;
 }
 
@@ -293,7 +294,8 @@ static size_t layout_scratch(rg_gpu_core *g, uint8_t *base) {
     g->grids = rg_layout_take(&p, 6, sizeof *g->grids);
     g->planes_bytes = planes_bytes(g->core);
     g->planes = rg_layout_take(&p, g->planes_bytes, 1);
-    g->best_parts = rg_layout_take(&p, (size_t)2 * RG_GPU_BEST_PARTS, sizeof *g->best_parts);
+    g->best_parts =
+        rg_layout_take(&p, (size_t)RG_GPU_ROWS_MAX * RG_GPU_BEST_WORDS, sizeof *g->best_parts);
     return p.used;
 }
 
@@ -362,7 +364,6 @@ rg_code rg_gpu_core_create(rg_core *core, rg_status *st) {
     rg_gpu_core *g = rg_alloc(1, sizeof *g, st);
     if (!g) return RG_NOMEM;
     g->core = core;
-    g->bare = -1;
     const rg_gpu_options opt = {.device = core->opt.gpu_device,
                                 .validate = core->opt.gpu_validate,
                                 .cache_path = core->opt.gpu_cache_path};

@@ -34,7 +34,7 @@ typedef struct rg_gpu_seen {
     float *router;  /* [chunk][n_expert] */
     float *ahead;   /* [chunk][n_expert] */
     float *logits;  /* [RG_HEAD_ROWS][n_vocab] */
-    uint32_t *best; /* as rg_gpu_best gives it, when only that was wanted */
+    uint32_t *best; /* [RG_GPU_ROWS_MAX][1 + 2 few] of rg_gpu_best, when few were wanted */
 } rg_gpu_seen;
 
 /* Codes of activations: rows as rg_gpu_quantize makes them. What may be read at one time has a
@@ -58,6 +58,7 @@ typedef struct rg_gpu_chunk {
 typedef struct rg_gpu_whole {
     rg_gpu_list *lists[2];
     uint64_t key; /* what they hold; 0: nothing to be used again */
+    uint32_t few; /* logits that come back of each row; 0: all */
 } rg_gpu_whole;
 
 #define RG_GPU_PROGRAMS_MAX 256u
@@ -88,8 +89,9 @@ struct rg_gpu_core {
     /* Of windows whose experts are all in memory: of 1, 2, ... rows, then of more. */
     rg_gpu_whole whole[RG_GPU_ROWS_MAX + 1];
     uint32_t n_head_rows; /* rows of the last window whose logits are there already */
-    bool head_best;       /* or of its one row the best id alone */
-    int64_t bare; /* the only id of s.logits that is not -inf; < 0: they are logits of all */
+    uint32_t head_few;    /* or of each of them so many of the best; 0: all */
+    /* What the first rows of s.logits hold, all others being -inf; n = 0: all logits. */
+    rg_few few[RG_GPU_ROWS_MAX];
     uint32_t dispatches, barriers; /* of the last window */
     uint32_t n_recorded;           /* windows recorded so far */
     uint32_t timed; /* lists of a turn whose times are to be added: bit i steps[i], then `last` */
@@ -175,8 +177,8 @@ rg_code rg_gpu_window_run(const rg_window *win, const rg_eval_call *call, rg_sta
 rg_code rg_gpu_draft_layer(const rg_window *win, rg_status *st);
 /* rg_mtp_run on a device: `rest` of the feeds are device addresses. */
 rg_code rg_gpu_mtp_run(rg_core *core, const rg_mtp_feed *feeds, uint32_t n_feed, rg_status *st);
-/* Logits of a row of the draft block into the core's s.logits. */
-rg_code rg_gpu_mtp_head(rg_core *core, const float *residual, rg_status *st);
+/* Logits of a row of the draft block into the core's s.logits; the few best of them, or all (0). */
+rg_code rg_gpu_mtp_head(rg_core *core, const float *residual, uint32_t few, rg_status *st);
 /* n rows of residuals on the device become pending, from row `at` on. */
 rg_code rg_gpu_keep_pending(rg_seq *seq, uint32_t at, const float *rows, uint32_t n, rg_status *st);
 /* The first n pending rows go; the others move up. */
@@ -253,9 +255,9 @@ void rg_gpu_rec_moe(rg_gpu_rec *r, uint32_t layer);
 /* The experts that the host listed for a phase. */
 void rg_gpu_rec_phase(rg_gpu_rec *r, uint32_t layer, uint32_t phase);
 void rg_gpu_rec_combine(rg_gpu_rec *r, uint32_t layer);
-/* Logits to where the host sees them; with `best_only` (one row) the best one of them alone. */
+/* Logits to where the host sees them; the few best of each row alone, or all (0). */
 void rg_gpu_rec_head(rg_gpu_rec *r, const rg_hc_weights *hc, const rg_mat *output, uint32_t row,
-                     uint32_t rows, bool best_only);
+                     uint32_t rows, uint32_t few);
 
 /* Workgroups that a slot's hidden rows (k = 0) or output rows (k = 1) take. */
 uint32_t rg_gpu_expert_groups(const rg_gpu_rec *r, uint32_t layer, uint32_t k);

@@ -180,16 +180,26 @@ static void text_of_windows(const setup *s) {
 typedef struct picks {
     uint32_t n, n_vocab;
     float *first; /* logits of the first draft */
+    uint32_t few; /* as rg_draft_pick has it */
+    float leads[RG_DRAFT_MAX];
 } picks;
 
 static rg_code pick_best(void *user, const float *logits, uint32_t position, int32_t *id,
                          bool *more, rg_status *st) {
     picks *p = user;
+    uint32_t finite = 0;
+    float second = -INFINITY;
     (void)position, (void)st;
-    if (p->n++ == 0) memcpy(p->first, logits, p->n_vocab * sizeof *logits);
+    if (p->n == 0) memcpy(p->first, logits, p->n_vocab * sizeof *logits);
     *id = 0;
     for (uint32_t i = 1; i < p->n_vocab; i++)
         if (logits[i] > logits[*id]) *id = (int32_t)i;
+    for (uint32_t i = 0; i < p->n_vocab; i++) {
+        if (i != (uint32_t)*id && logits[i] > second) second = logits[i];
+        finite += isfinite(logits[i]) ? 1 : 0;
+    }
+    assert_int_equal(finite, p->few ? p->few : p->n_vocab);
+    p->leads[p->n++] = logits[*id] - second;
     *more = true;
     return RG_OK;
 }
@@ -198,7 +208,7 @@ static void draft(rg_core *core, rg_seq *seq, int32_t next, uint32_t n_max, pick
                   int32_t *ids) {
     rg_status st = {0};
     uint32_t n = 0;
-    const rg_draft_pick how = {pick_best, p};
+    const rg_draft_pick how = {.pick = pick_best, .user = p, .few = p->few};
     if (rg_mtp_draft(core, seq, next, n_max, &how, ids, &n, &st) != RG_OK)
         fail_msg("%s", st.message);
     assert_int_equal(n, n_max);
@@ -363,6 +373,46 @@ static void recency_sees_accepted_rows(void **state) {
     close_bench(&b);
 }
 
+/* Two sequences draft alike: from all logits of the draft block, and from its two best. */
+static void draft_alike(const setup *s, uint32_t n) {
+    picks p[2] = {new_picks(s), new_picks(s)};
+    int32_t ids[2][RG_DRAFT_MAX];
+    const int32_t next = s->b.ids[rg_seq_length(s->plain)];
+    p[1].few = 2;
+    draft(s->core, s->plain, next, n, &p[0], ids[0]);
+    draft(s->core, s->drafted, next, n, &p[1], ids[1]);
+    assert_memory_equal(ids[0], ids[1], n * sizeof *ids[0]);
+    assert_memory_equal(p[0].leads, p[1].leads, n * sizeof *p[0].leads);
+    rg_free(p[0].first);
+    rg_free(p[1].first);
+}
+
+/* Behind a prewarm neither drafts nor windows of any length build a kernel. */
+static void drafts_are_built_ahead(void **state) {
+    (void)state;
+    setup s = {.of = &subjects[2], .b = open_bench("k-mtp.gguf", "k-mtp", 60)};
+    rg_core_options o = gpu_options(16);
+    o.gpu_prewarm = RG_GPU_PREWARM_ON;
+    s.core = open_core(&s.b, &o);
+    s.truth = new_sheet(&s.b);
+    s.plain = new_seq(&s);
+    s.drafted = new_seq(&s);
+    const uint32_t kernels = rg_gpu_kernels(s.core->gpu->gpu);
+    eval_on(s.core, s.drafted, &s.b, 16, 0, &s.truth);
+    rg_seq_reset(s.drafted);
+    feed(&s, s.plain, 17, 16);
+    feed(&s, s.drafted, 17, 16);
+    for (uint32_t n = 1; n <= RG_DRAFT_MAX; n++) {
+        const uint32_t right = 1 + n / 2;
+        draft_alike(&s, n);
+        window(&s, s.plain, right, n + 1 - right, n);
+        window(&s, s.drafted, right, n + 1 - right, n + 1);
+    }
+    feed(&s, s.drafted, 12, 12);
+    assert_int_equal(rg_gpu_kernels(s.core->gpu->gpu), kernels);
+    close_setup(&s);
+}
+
 /* A core is dear here: everything with it at once. */
 static void all_of(const subject *of) {
     setup s = open_setup(of);
@@ -398,9 +448,13 @@ static void selected_blocks(void **state) {
 int main(void) {
     if (!gpu_here()) return 77;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(memory_of_ngrams), cmocka_unit_test(op_by_op),
-        cmocka_unit_test(draft_block),      cmocka_unit_test(draft_block_streamed),
-        cmocka_unit_test(selected_blocks),  cmocka_unit_test(recency_sees_accepted_rows),
+        cmocka_unit_test(memory_of_ngrams),
+        cmocka_unit_test(op_by_op),
+        cmocka_unit_test(draft_block),
+        cmocka_unit_test(draft_block_streamed),
+        cmocka_unit_test(selected_blocks),
+        cmocka_unit_test(recency_sees_accepted_rows),
+        cmocka_unit_test(drafts_are_built_ahead),
     };
     return failed_or_leaked(cmocka_run_group_tests(tests, NULL, NULL));
 }

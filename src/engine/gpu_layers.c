@@ -964,19 +964,19 @@ void rg_gpu_rec_draft(rg_gpu_rec *r) {
 /* ---- head ----------------------------------------------------------------------------------- */
 
 void rg_gpu_rec_head(rg_gpu_rec *r, const rg_hc_weights *hc, const rg_mat *output, uint32_t row,
-                     uint32_t rows, bool best_only) {
+                     uint32_t rows, uint32_t few) {
     const rg_hparams *hp = r->core->hp;
     const float *residual = r->residual + (size_t)row * hp->n_hc * hp->n_embd;
     rg_gpu_rec_hc_read(r, hc, residual, rows, rg_gpu_code(hp->n_layer, RG_GPU_BEFORE_MIXER));
-    float *logits = best_only ? r->g->s.logits : r->g->out.logits;
+    float *logits = few ? r->g->s.logits : r->g->out.logits;
     plain(r, output, u_of(r), logits, rows);
-    if (!best_only) return;
-    RG_ASSERT(rows == 1);
+    if (!few) return;
+    RG_ASSERT(rows <= RG_GPU_ROWS_MAX);
     sync(r); /* logits */
     const rg_gpu_best_args a = {.logits = rg_at(logits),
                                 .parts = rg_at(r->g->best_parts),
                                 .result = rg_at(r->g->out.best),
                                 .n = hp->n_vocab,
-                                .n_part = RG_GPU_BEST_PARTS};
-    rg_gpu_best(r->list, &a);
+                                .k = few};
+    rg_gpu_best(r->list, &a, rows);
 }

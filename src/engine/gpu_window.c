@@ -133,13 +133,19 @@ static void record_begin(const run *w, rg_gpu_rec *r) {
     }
 }
 
-static void record_head(rg_gpu_rec *r, uint32_t row, uint32_t rows, bool best_only) {
-    rg_gpu_rec_head(r, &r->core->w.output_hc, &r->core->w.output, row, rows, best_only);
+static void record_head(rg_gpu_rec *r, uint32_t row, uint32_t rows, uint32_t few) {
+    rg_gpu_rec_head(r, &r->core->w.output_hc, &r->core->w.output, row, rows, few);
 }
 
-/* Whether the id of the best logit is all that is wanted of the window. */
-static bool best_only(const run *w) {
-    return w->core->best_only && w->win->T == 1;
+/* How many of the best logits come back when n are wanted; 0: all. */
+static uint32_t few_of(const rg_core *core, uint32_t n) {
+    _Static_assert(RG_FEW_MAX == RG_GPU_BEST_MAX, "a list holds what the device finds");
+    const bool there = n && !(core->opt.gpu_unfused & RG_GPU_FEW);
+    return there && rg_gpu_best_takes(core->hp->n_vocab, n) ? n : 0;
+}
+
+static uint32_t few_of_window(const run *w) {
+    return w->win->T <= RG_GPU_ROWS_MAX ? few_of(w->core, w->core->n_few) : 0;
 }
 
 /* The last list of a window: logits of a short one, and whether all was finite. */
@@ -147,7 +153,7 @@ static void record_end(const run *w, rg_gpu_rec *r) {
     if (w->draft) {
         rg_gpu_rec_settle(r);
     } else if (w->win->T <= RG_GPU_ROWS_MAX) {
-        record_head(r, 0, w->win->T, best_only(w));
+        record_head(r, 0, w->win->T, few_of_window(w));
     }
     rg_gpu_barrier(r->list); /* the flag */
     rg_gpu_copy(r->list, &w->g->readback, rg_at(w->g->out.flag) - w->g->readback.address,
@@ -172,8 +178,7 @@ static uint64_t key_of(const run *w) {
         const uint32_t keep = w->core->hp->idx_budget / l->attn.ratio;
         indexed += (seg->pos0 + seg->n) / l->attn.ratio > keep;
     }
-    return seg->seq->gpu->memory.address * 8192 + (best_only(w) ? 4096 : 0) + indexed * 16 +
-           w->win->T;
+    return seg->seq->gpu->memory.address * 4096 + indexed * 16 + w->win->T;
 }
 
 static rg_gpu_whole *whole_of(const run *w) {
@@ -212,10 +217,12 @@ static rg_code record_whole(const run *w, rg_status *st) {
 
 static rg_code have_whole(const run *w, rg_gpu_whole *whole, rg_status *st) {
     const uint64_t key = key_of(w);
-    if (key && key == whole->key) return RG_OK;
+    const uint32_t few = few_of_window(w);
+    if (key && key == whole->key && few == whole->few) return RG_OK;
     whole->key = 0;
     RG_TRY(record_whole(w, st));
     whole->key = key;
+    whole->few = few;
     return RG_OK;
 }
 
@@ -605,12 +612,47 @@ rg_code rg_gpu_record_rows(rg_seq *seq, uint32_t T, uint32_t pos0, rg_status *st
 }
 
 /* The window of a greedy step: the best logit alone comes back. */
-static rg_code record_best(rg_seq *seq, rg_status *st) {
-    const bool best_only = seq->core->best_only;
-    seq->core->best_only = true;
+static rg_code record_few(rg_seq *seq, rg_status *st) {
+    const uint32_t n_few = seq->core->n_few;
+    seq->core->n_few = 1;
     const rg_code rc = rg_gpu_record_rows(seq, 1, 0, st);
-    seq->core->best_only = best_only;
+    seq->core->n_few = n_few;
     return rc;
+}
+
+/* Rows of the draft block behind pos0, and what its head gives: builds their kernels. */
+static rg_code record_draft_rows(rg_seq *seq, uint32_t T, uint32_t pos0, rg_status *st) {
+    rg_core *core = seq->core;
+    const rg_segment seg = {.seq = seq, .n = T, .pos0 = pos0};
+    const rg_window win = {.core = core, .segs = &seg, .n_seg = 1, .T = T};
+    const run w = {.win = &win, .core = core, .g = core->gpu, .draft = true};
+    const uint32_t layer = core->hp->n_layer;
+    if (T > core->chunk || T > seq->opt.n_ctx) return RG_OK;
+    rg_gpu_rec r = rec_of(&w, w.g->last);
+    rg_gpu_list_begin(r.list, false);
+    record_begin(&w, &r);
+    rg_gpu_rec_mixer(&r, layer);
+    rg_gpu_rec_router(&r, layer, true);
+    rg_gpu_rec_shared(&r, layer, rg_experts_next_router(core, layer));
+    rg_gpu_rec_phase(&r, layer, 0);
+    rg_gpu_rec_combine(&r, layer);
+    record_end(&w, &r);
+    rg_gpu_rec_head(&r, &core->w.mtp.head, &core->w.mtp.output, 0, 1, few_of(core, 2));
+    return rg_gpu_list_end(r.list, st);
+}
+
+/* The draft block follows prompts in chunks, and drafts from as many rows as a window accepted; of
+ * windows that it sat out more wait for it, so draft_max is no limit. */
+static rg_code record_drafts(rg_seq *seq, const uint32_t *wide, size_t n_wide, rg_status *st) {
+    const uint32_t rows = seq->opt.draft_max ? RG_VERIFY_ROWS : 1;
+    const uint32_t chunk = seq->core->chunk, n_ctx = seq->opt.n_ctx;
+    for (size_t i = 0; i < n_wide; i++)
+        RG_TRY(record_draft_rows(seq, wide[i], 0, st));
+    for (uint32_t T = 1; T <= rows && T <= n_ctx; T++) {
+        RG_TRY(record_draft_rows(seq, T, n_ctx - T, st));
+        RG_TRY(record_draft_rows(seq, T, 0, st));
+    }
+    return chunk <= n_ctx ? record_draft_rows(seq, chunk, n_ctx - chunk, st) : RG_OK;
 }
 
 /* The most rows of a decode window: a certain one and drafts. */
@@ -622,9 +664,11 @@ static uint32_t decode_rows(const rg_seq *seq, bool all) {
 static rg_code record_all(rg_seq *seq, bool all, rg_status *st) {
     const uint32_t chunk = seq->core->chunk, n_ctx = seq->opt.n_ctx;
     const uint32_t wide[] = {chunk, 64, 32, 16}; /* sizes of tiles */
-    for (uint32_t i = 0; i < (all ? RG_ARRAY_LEN(wide) : 1); i++)
+    const size_t n_wide = all ? RG_ARRAY_LEN(wide) : 1;
+    if (seq->opt.mtp) RG_TRY(record_drafts(seq, wide, n_wide, st));
+    for (size_t i = 0; i < n_wide; i++)
         RG_TRY(rg_gpu_record_rows(seq, wide[i], 0, st));
-    RG_TRY(record_best(seq, st));
+    RG_TRY(record_few(seq, st));
     for (uint32_t T = 1; T <= decode_rows(seq, all) && T <= n_ctx; T++) {
         RG_TRY(rg_gpu_record_rows(seq, T, n_ctx - T, st)); /* blocks are selected there */
         RG_TRY(rg_gpu_record_rows(seq, T, 0, st));
@@ -652,6 +696,12 @@ rg_code rg_gpu_prewarm_run(rg_seq *seq, bool all, rg_status *st) {
 
 /* ---- window --------------------------------------------------------------------------------- */
 
+/* Rows of the host's logits that are no list any more. */
+static void forget_few(rg_gpu_core *g, uint32_t row, uint32_t n) {
+    for (; n && row < RG_GPU_ROWS_MAX; row++, n--)
+        g->few[row].n = 0;
+}
+
 static rg_code run_window(const rg_window *win, const rg_eval_call *call, rg_status *st) {
     rg_core *core = win->core;
     const run w = {.win = win, .call = call, .core = core, .g = core->gpu};
@@ -666,7 +716,7 @@ static rg_code run_window(const rg_window *win, const rg_eval_call *call, rg_sta
     rg_window_rope(win);
     core->lap_ns = rg_now_ns();
     w.g->n_head_rows = 0;
-    if (win->T > 1) w.g->bare = -1; /* the host's scratch may be given back behind it */
+    if (win->T > RG_GPU_ROWS_MAX) forget_few(w.g, 0, RG_GPU_ROWS_MAX); /* trimmed behind it */
     RG_TRY(settle(&w, st));
     tell_positions(&w);
     RG_TRY(zero_states(&w, st));
@@ -674,7 +724,7 @@ static rg_code run_window(const rg_window *win, const rg_eval_call *call, rg_sta
     RG_TRY(turns ? run_turns(&w, st) : run_whole(&w, st));
     RG_TRY(check_flag(&w, st));
     if (win->T <= RG_GPU_ROWS_MAX) w.g->n_head_rows = win->T;
-    w.g->head_best = best_only(&w);
+    w.g->head_few = few_of_window(&w);
     for (uint32_t i = 0; i < win->n_seg; i++)
         win->segs[i].seq->n_owed = 0;
     return RG_OK;
@@ -710,21 +760,24 @@ static rg_code check_logits(const rg_core *core, const float *logits, uint32_t n
     return RG_OK;
 }
 
-/* Logits of which the best alone is known. */
-static rg_code give_best(rg_core *core, rg_status *st) {
+/* A row of logits of which the few best are known, as the device found them. */
+static rg_code give_few(rg_core *core, uint32_t row, uint32_t few, uint32_t to, rg_status *st) {
     rg_gpu_core *g = core->gpu;
-    const uint32_t *best = g->from.best;
-    float *logits = core->s.logits;
-    if (best[2] != UINT32_MAX) return bad_logit(core, best[2], st);
-    RG_ASSERT(best[0] < core->hp->n_vocab);
-    if (g->bare >= 0) {
-        logits[g->bare] = -INFINITY;
-    } else {
-        for (uint32_t i = 0; i < core->hp->n_vocab; i++)
-            logits[i] = -INFINITY;
+    const uint32_t *best = g->from.best + (size_t)row * (1 + 2 * few);
+    float *logits = core->s.logits + (size_t)to * core->hp->n_vocab;
+    rg_few *list = &g->few[to];
+    if (best[0] != UINT32_MAX) return bad_logit(core, best[0], st);
+    for (uint32_t i = 0; i < core->hp->n_vocab && !list->n; i++)
+        logits[i] = -INFINITY;
+    for (uint32_t i = 0; i < list->n; i++)
+        logits[list->ids[i]] = -INFINITY;
+    for (list->n = 0; list->n < few && best[1 + list->n] != UINT32_MAX; list->n++) {
+        const uint32_t id = best[1 + list->n];
+        RG_ASSERT(id < core->hp->n_vocab);
+        list->ids[list->n] = (int32_t)id;
+        memcpy(&list->logits[list->n], &best[1 + few + list->n], sizeof *list->logits);
+        logits[id] = list->logits[list->n];
     }
-    memcpy(&logits[best[0]], &best[1], sizeof *logits);
-    g->bare = best[0];
     return RG_OK;
 }
 
@@ -732,51 +785,63 @@ static rg_code give_all(rg_core *core, uint32_t row, uint32_t n, uint32_t to, rg
     rg_gpu_core *g = core->gpu;
     const float *from = g->from.logits;
     float *logits = core->s.logits + (size_t)to * core->hp->n_vocab;
-    if (row + n <= g->n_head_rows) {
+    if (row + n <= g->n_head_rows && !g->head_few) {
         from += (size_t)row * core->hp->n_vocab;
     } else {
         rg_gpu_rec r = {.g = g, .core = core, .list = g->head, .residual = g->s.residual};
         rg_gpu_list_begin(g->head, core->opt.gpu_stamps);
-        record_head(&r, row, n, false);
+        record_head(&r, row, n, 0);
         RG_TRY(rg_gpu_list_end(g->head, st));
         RG_TRY(rg_gpu_run(g->gpu, g->head, st));
         rg_gpu_add_times(g, g->head);
     }
     memcpy(logits, from, (size_t)n * core->hp->n_vocab * sizeof *from);
-    g->bare = -1;
+    forget_few(g, to, n);
     return check_logits(core, logits, n, st);
 }
 
-rg_code rg_gpu_mtp_head(rg_core *core, const float *residual, rg_status *st) {
+static rg_code take_draft_logits(rg_core *core, rg_status *st) {
+    rg_gpu_core *g = core->gpu;
+    memcpy(core->s.logits, g->from.logits, core->hp->n_vocab * sizeof(float));
+    forget_few(g, 0, 1);
+    return check_logits(core, core->s.logits, 1, st);
+}
+
+rg_code rg_gpu_mtp_head(rg_core *core, const float *residual, uint32_t few, rg_status *st) {
     rg_gpu_core *g = core->gpu;
     const size_t HE = (size_t)core->hp->n_hc * core->hp->n_embd;
     rg_gpu_rec r = {.g = g, .core = core, .list = g->head, .residual = g->s.mtp_residual};
     const uint32_t row = (uint32_t)((size_t)(residual - g->s.mtp_residual) / HE);
     const uint64_t begin = rg_now_ns();
     g->n_head_rows = 0; /* the trunk's logits make room */
-    g->head_best = false;
+    few = few_of(core, few);
     rg_gpu_list_begin(g->head, core->opt.gpu_stamps);
-    rg_gpu_rec_head(&r, &core->w.mtp.head, &core->w.mtp.output, row, 1, false);
+    rg_gpu_rec_head(&r, &core->w.mtp.head, &core->w.mtp.output, row, 1, few);
     RG_TRY(rg_gpu_list_end(g->head, st));
     RG_TRY(rg_gpu_run(g->gpu, g->head, st));
     rg_gpu_add_times(g, g->head);
-    memcpy(core->s.logits, g->from.logits, core->hp->n_vocab * sizeof(float));
-    g->bare = -1;
-    const rg_code rc = check_logits(core, core->s.logits, 1, st);
+    const rg_code rc = few ? give_few(core, 0, few, 0, st) : take_draft_logits(core, st);
     g->windows_ns += rg_now_ns() - begin;
     return rc;
 }
 
-int64_t rg_core_gpu_best(const rg_core *core) {
-    return core->gpu ? core->gpu->bare : -1;
+const rg_few *rg_core_few(const rg_core *core, const float *logits) {
+    const rg_gpu_core *g = core->gpu;
+    for (uint32_t row = 0; g && row < RG_GPU_ROWS_MAX; row++) {
+        if (logits == core->s.logits + (size_t)row * core->hp->n_vocab)
+            return g->few[row].n ? &g->few[row] : NULL;
+    }
+    return NULL;
 }
 
 rg_code rg_gpu_head(rg_core *core, uint32_t row, uint32_t n, uint32_t to, rg_status *st) {
     const uint64_t begin = rg_now_ns();
+    const rg_gpu_core *g = core->gpu;
     RG_ASSERT(n >= 1 && to + n <= RG_HEAD_ROWS);
-    const bool best = core->gpu->head_best && core->gpu->n_head_rows;
-    RG_ASSERT(!best || (row == 0 && n == 1 && to == 0));
-    const rg_code rc = best ? give_best(core, st) : give_all(core, row, n, to, st);
+    const bool few = core->n_few && g->head_few && row + n <= g->n_head_rows;
+    rg_code rc = few ? RG_OK : give_all(core, row, n, to, st);
+    for (uint32_t i = 0; i < n && few && rc == RG_OK; i++)
+        rc = give_few(core, row + i, g->head_few, to + i, st);
     core->gpu->windows_ns += rg_now_ns() - begin;
     return rc;
 }

@@ -54,7 +54,7 @@ static void switches(void **state) {
         eval(core, &b, 3, 4, &got);
         expect_same(&got, &want, b.n, what);
         rg_core_gpu_counts(core, &apart, &all_barriers);
-        if (bit != RG_GPU_LOOP) assert_true(apart > joined);
+        if (bit != RG_GPU_LOOP && bit != RG_GPU_FEW) assert_true(apart > joined);
     }
     rg_core_gpu_switch(core, RG_GPU_FUSE_ALL, 1, true);
     eval(core, &b, 3, 4, &got);
@@ -70,37 +70,64 @@ static void switches(void **state) {
     close_bench(&b);
 }
 
-typedef struct picks {
-    const rg_core *core;
+typedef struct few_check {
+    rg_core *core;
     const sheet *want;
-    uint32_t n, n_all; /* rows; of them with more than one logit */
-} picks;
+    uint32_t few;      /* of each row; 0: all */
+    uint32_t n, n_few; /* rows seen; of them as lists */
+} few_check;
 
-/* The best of the row, the lowest id among equals, is that of all logits, with its bits. */
-static rg_code compare_best(void *user, uint32_t position, const float *logits, rg_status *st) {
-    picks *p = user;
-    const size_t V = p->want->n_vocab;
-    const float *want = p->want->rows + position * V;
-    size_t best = 0, got = 0, finite = 0;
+/* A list holds the best of all logits with their bits, the lowest ids among equals; so does the
+ * row, and nothing else. */
+static rg_code compare_few(void *user, uint32_t position, const float *logits, rg_status *st) {
+    few_check *c = user;
+    const uint32_t V = (uint32_t)c->want->n_vocab;
+    const float *want = c->want->rows + (size_t)position * V;
+    const rg_few *few = rg_core_few(c->core, logits);
+    uint32_t best[RG_FEW_MAX], finite = 0;
     (void)st;
-    for (size_t i = 0; i < V; i++) {
-        if (want[i] > want[best]) best = i;
-        if (logits[i] > logits[got]) got = i;
-        finite += isfinite(logits[i]) ? 1 : 0;
+    for (uint32_t i = 0; i < V; i++) {
+        if (!isfinite(logits[i])) continue;
+        assert_true(same_bits(logits[i], want[i]));
+        finite++;
     }
-    assert_int_equal(got, best);
-    assert_int_equal(rg_core_gpu_best(p->core), finite == 1 ? (int64_t)best : -1);
-    assert_true(same_bits(logits[got], want[best]));
-    assert_true(finite == 1 || finite == V);
-    p->n_all += finite == V;
-    p->n++;
+    c->n++;
+    if (!few) {
+        assert_int_equal(finite, V);
+        return RG_OK;
+    }
+    c->n_few++;
+    assert_int_equal(few->n, c->few);
+    assert_int_equal(finite, c->few);
+    rg_top_k(want, V, c->few, best);
+    for (uint32_t i = 0; i < c->few; i++) {
+        assert_int_equal(few->ids[i], best[i]);
+        assert_true(same_bits(few->logits[i], want[best[i]]));
+        assert_true(same_bits(logits[best[i]], want[best[i]]));
+    }
     return RG_OK;
 }
 
-/* One token at a time with the best logit alone wanted, then with all again, then in a window. */
-static void best_alone(void **state) {
+/* A window of T rows from the beginning on. */
+static void see_few(few_check *c, rg_seq *seq, const bench *b, uint32_t T, uint32_t few) {
+    rg_status st = {0};
+    const rg_logits_sink sink = {.row = compare_few, .user = c};
+    c->few = few;
+    c->n = c->n_few = 0;
+    rg_core_want_few(c->core, few);
+    rg_seq_reset(seq);
+    if (rg_core_eval(c->core, seq, b->ids, T, T, RG_WANT_ALL, &sink, NULL, &st) != RG_OK)
+        fail_msg("%s", st.message);
+    assert_int_equal(c->n, T);
+}
+
+/* Windows of up to 8 rows with the best few logits alone wanted, switched off, with all wanted;
+ * longer ones give all. */
+static void few_alone(void **state) {
     (void)state;
-    bench b = open_bench("a-mix.gguf", "a-mix", 9);
+    bench b = open_bench("a-mix.gguf", "a-mix", RG_GPU_ROWS_MAX + 2);
+    static const uint32_t counts[] = {1, 2, 40, RG_FEW_MAX, 1};
+    static const uint32_t rows[] = {1, 5, 2, 1, RG_GPU_ROWS_MAX}; /* resident, streamed in turn */
     for (int streamed = 0; streamed < 2; streamed++) {
         rg_core_options o = gpu_options(16);
         if (streamed) o.arena_bytes = arena_of(&b, 9);
@@ -108,22 +135,27 @@ static void best_alone(void **state) {
         sheet want = new_sheet(&b);
         rg_seq *seq = NULL;
         rg_status st = {0};
-        picks p = {.core = core, .want = &want};
-        const rg_logits_sink sink = {.row = compare_best, .user = &p};
-        static const uint32_t cuts[] = {3, 2, 3, 1}; /* best, all, a window, best */
-        uint32_t at = 0;
+        few_check c = {.core = core, .want = &want};
         eval(core, &b, 1, 0, &want);
         if (rg_seq_create(&seq, core, &(rg_seq_options){.n_ctx = N_CTX}, &st) != RG_OK)
             fail_msg("%s", st.message);
-        for (uint32_t i = 0; i < RG_ARRAY_LEN(cuts); i++) {
-            rg_core_want_best_only(core, i != 1);
-            if (rg_core_eval(core, seq, b.ids + at, cuts[i], i == 2 ? cuts[i] : 1, RG_WANT_ALL,
-                             &sink, NULL, &st) != RG_OK)
-                fail_msg("%s", st.message);
-            at += cuts[i];
+        for (size_t t = streamed ? 1 : 0; t < RG_ARRAY_LEN(rows); t += 2) {
+            const uint32_t T = rows[t];
+            for (size_t i = t / 2 % 2; i < RG_ARRAY_LEN(counts); i += 2) {
+                see_few(&c, seq, &b, T, counts[i]);
+                assert_int_equal(c.n_few, T);
+                see_few(&c, seq, &b, T, 0);
+                assert_int_equal(c.n_few, 0);
+            }
         }
-        assert_int_equal(p.n, b.n);
-        assert_int_equal(p.n_all, cuts[1] + cuts[2]);
+        rg_core_gpu_switch(core, RG_GPU_FEW, 0, false);
+        see_few(&c, seq, &b, rows[1 - streamed], 2);
+        assert_int_equal(c.n_few, 0);
+        rg_core_gpu_switch(core, 0, 0, false);
+        see_few(&c, seq, &b, RG_GPU_ROWS_MAX + 1, 2);
+        assert_int_equal(c.n_few, 0);
+        see_few(&c, seq, &b, 1, RG_FEW_MAX + 1); /* more than a list holds */
+        assert_int_equal(c.n_few, 0);
         assert_int_equal(rg_core_gpu_complaints(core), 0);
         rg_seq_destroy(seq);
         rg_core_destroy(core);
@@ -188,7 +220,7 @@ int main(void) {
         cmocka_unit_test(prewarm),
         cmocka_unit_test(switches),
         cmocka_unit_test(profile_rows),
-        cmocka_unit_test(best_alone),
+        cmocka_unit_test(few_alone),
     };
     return failed_or_leaked(cmocka_run_group_tests(tests, NULL, NULL));
 }

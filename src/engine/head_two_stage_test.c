@@ -331,7 +331,7 @@ static rg_code take_best(void *user, uint32_t position, const float *logits, rg_
     return RG_OK;
 }
 
-static void generate(const bench *b, bool best_only, int32_t first, int32_t *ids, uint32_t n,
+static void generate(const bench *b, bool few, int32_t first, int32_t *ids, uint32_t n,
                      uint32_t *full) {
     greedy g = {.n_vocab = b->model->hp.n_vocab};
     const rg_logits_sink sink = {.row = take_best, .user = &g};
@@ -342,7 +342,7 @@ static void generate(const bench *b, bool best_only, int32_t first, int32_t *ids
         fail_msg("%s", st.message);
         abort(); /* not reached: fail_msg ends the test */
     }
-    rg_core_want_best_only(b->core, best_only);
+    rg_core_want_few(b->core, few ? 1 : 0);
     int32_t id = first;
     for (uint32_t i = 0; i < n; i++) {
         if (rg_core_eval(b->core, seq, &id, 1, 0, RG_WANT_LAST, &sink, NULL, &st) != RG_OK) {
@@ -351,7 +351,7 @@ static void generate(const bench *b, bool best_only, int32_t first, int32_t *ids
         ids[i] = id = g.id;
         *full += g.n_there == g.n_vocab;
     }
-    rg_core_want_best_only(b->core, false);
+    rg_core_want_few(b->core, 0);
     rg_seq_destroy(seq);
 }
 

@@ -294,8 +294,8 @@ static rg_code chain_row(rg_core *core, rg_seq *seq, uint32_t at, const float *r
     return RG_OK;
 }
 
-static rg_code head(rg_core *core, const float *residual, rg_status *st) {
-    if (core->gpu) return rg_gpu_mtp_head(core, residual, st);
+static rg_code head(rg_core *core, const float *residual, uint32_t few, rg_status *st) {
+    if (core->gpu) return rg_gpu_mtp_head(core, residual, few, st);
     return rg_core_head(core, &core->w.mtp.head, &core->w.mtp.output, residual, 1, st);
 }
 
@@ -315,7 +315,7 @@ static rg_code draft_chain(rg_core *core, rg_seq *seq, int32_t next, uint32_t n_
     const float *residual = draft_rows(core) + (rows - 1) * HE;
     bool more = true;
     while (more) {
-        RG_TRY(head(core, residual, st));
+        RG_TRY(head(core, residual, pick->few, st));
         RG_TRY(pick->pick(pick->user, core->s.logits, seq->length + 1 + *n, &ids[*n], &more, st));
         if (++*n == n_max) return RG_OK;
         if (!more) return RG_OK;

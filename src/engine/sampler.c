@@ -224,6 +224,17 @@ rg_code rg_sampler_rollback(rg_sampler *s, size_t n, rg_status *st) {
     return RG_OK;
 }
 
+uint32_t rg_sampling_few(const rg_sampling_params *p) {
+    const bool penalties = has_penalty(p) && p->penalty_last_n != 0;
+    if (penalties || p->n_logit_bias) return 0;
+    if (p->temperature <= 0.0f) return 1;
+    return p->top_k > 0 && (uint32_t)p->top_k <= RG_FEW_MAX ? (uint32_t)p->top_k : 0;
+}
+
+uint32_t rg_sampler_few(const rg_sampler *s) {
+    return rg_sampling_few(&s->params);
+}
+
 size_t rg_sampler_n_accepted(const rg_sampler *s) {
     return s->n_history;
 }
@@ -319,6 +330,14 @@ static rg_code adjust(rg_sampler *s, const float *logits, candidate *best, rg_st
 
 /* ---- truncation ----------------------------------------------------------------------------- */
 
+/* Weights of all candidates, from the best down. */
+static double sum_ranked(rg_sampler *s, float best) {
+    double total = 0.0;
+    for (size_t i = 0; i < s->n_cand; i++)
+        total += exp_nonpositive((double)ranked(s, i).logit - (double)best);
+    return total;
+}
+
 /* Candidates from the k best entries of work[], k > 0. The heap has the worst of them on top; a
  * later entry of the same logit has a higher id and is worse. Returns the sum of their weights. */
 static double gather_top_k(rg_sampler *s, float best, size_t k) {
@@ -336,11 +355,16 @@ static double gather_top_k(rg_sampler *s, float best, size_t k) {
     }
     s->n_heap = s->n_cand;
     heap_build(s->cand, s->n_cand, true);
-    double total = 0.0;
-    for (size_t i = 0; i < s->n_cand; i++) {
-        total += exp_nonpositive((double)ranked(s, i).logit - (double)best);
-    }
-    return total;
+    return sum_ranked(s, best);
+}
+
+/* The same from a list that holds them. */
+static double take_few(rg_sampler *s, const rg_few *few, size_t k) {
+    s->n_cand = few->n < k ? few->n : k;
+    s->n_heap = 0;
+    for (size_t i = 0; i < s->n_cand; i++)
+        s->cand[s->n_cand - 1 - i] = (candidate){few->logits[i], few->ids[i]};
+    return sum_ranked(s, few->logits[0]);
 }
 
 /* Candidates that top_p < 1 can keep. All entries whose weight is below (1 - top_p) * total / n
@@ -383,16 +407,10 @@ static double gather_all(rg_sampler *s, float best) {
     return total;
 }
 
-/* Fills cand[] from work[] and returns how many of the best may be drawn. *total is the sum of
- * their tempered weights. */
-static size_t truncate_vocab(rg_sampler *s, float best, double *total) {
+/* How many of the best candidates may be drawn; `untempered` is the sum of the weights that top_p
+ * takes its share of. *total is the sum of their tempered weights. */
+static size_t truncate_ranked(rg_sampler *s, float best, double untempered, double *total) {
     const rg_sampling_params *p = &s->params;
-    if (p->top_k == 0 && p->top_p >= 1.0f) {
-        *total = gather_all(s, best);
-        return s->n_cand;
-    }
-    const double untempered =
-        p->top_k > 0 ? gather_top_k(s, best, (size_t)p->top_k) : gather_nucleus(s, best);
     const double wanted = (double)p->top_p * untempered;
     double sum = 0.0;
     size_t n = 0;
@@ -409,7 +427,37 @@ static size_t truncate_vocab(rg_sampler *s, float best, double *total) {
     return n;
 }
 
+/* Fills cand[] from work[]. */
+static size_t truncate_vocab(rg_sampler *s, float best, double *total) {
+    const rg_sampling_params *p = &s->params;
+    if (p->top_k == 0 && p->top_p >= 1.0f) {
+        *total = gather_all(s, best);
+        return s->n_cand;
+    }
+    const double untempered =
+        p->top_k > 0 ? gather_top_k(s, best, (size_t)p->top_k) : gather_nucleus(s, best);
+    return truncate_ranked(s, best, untempered, total);
+}
+
 /* ---- the draw ------------------------------------------------------------------------------- */
+
+/* One of the n best candidates, whose tempered weights are `total` together. */
+static int32_t draw(rg_sampler *s, size_t n, float best, double total, uint64_t position) {
+    RG_ASSERT(n > 0); /* the best candidate has weight 1 and passes every filter */
+    const double wanted = rg_random_unit(s->params.seed, position) * total;
+    double sum = 0.0;
+    int32_t id = -1;
+    for (size_t i = 0; i < n; i++) {
+        const candidate c = ranked(s, i);
+        const double below = (double)c.logit - (double)best;
+        const double weight = exp_nonpositive(below / (double)s->params.temperature);
+        if (weight == 0.0) break; /* so are all that follow; rounding alone leads here */
+        sum += weight;
+        id = c.id;
+        if (sum > wanted) break;
+    }
+    return id;
+}
 
 rg_code rg_sampler_pick(rg_sampler *s, const float *logits, uint64_t position, int32_t *out,
                         rg_status *st) {
@@ -427,19 +475,19 @@ rg_code rg_sampler_pick(rg_sampler *s, const float *logits, uint64_t position, i
     }
     double total = 0.0;
     const size_t n = truncate_vocab(s, best.logit, &total);
-    RG_ASSERT(n > 0); /* the best candidate has weight 1 and passes every filter */
-    const double wanted = rg_random_unit(s->params.seed, position) * total;
-    double sum = 0.0;
-    for (size_t i = 0; i < n; i++) {
-        const candidate c = ranked(s, i);
-        const double below = (double)c.logit - (double)best.logit;
-        const double weight = exp_nonpositive(below / (double)s->params.temperature);
-        if (weight == 0.0) break; /* so are all that follow; rounding alone leads here */
-        sum += weight;
-        *out = c.id;
-        if (sum > wanted) break;
-    }
+    *out = draw(s, n, best.logit, total, position);
     return RG_OK;
+}
+
+int32_t rg_sampler_pick_few(rg_sampler *s, const rg_few *few, uint64_t position) {
+    RG_ASSERT(rg_sampler_few(s) > 0);
+    RG_ASSERT(few->n > 0);
+    RG_ASSERT(few->n >= rg_sampler_few(s) || few->n == s->n_vocab);
+    if (s->params.temperature <= 0.0f) return few->ids[0];
+    double total = 0.0;
+    const double untempered = take_few(s, few, (size_t)s->params.top_k);
+    const size_t n = truncate_ranked(s, few->logits[0], untempered, &total);
+    return draw(s, n, few->logits[0], total, position);
 }
 
 /* ---- log probabilities ---------------------------------------------------------------------- */

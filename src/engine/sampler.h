@@ -27,6 +27,18 @@ RG_MUST_CHECK rg_code rg_sampler_create(rg_sampler **out, const rg_sampling_para
                                         size_t n_vocab, size_t n_ctx, rg_status *st);
 void rg_sampler_destroy(rg_sampler *s); /* NULL is allowed */
 
+/* The best logits of a row, best first and the lowest id first among equals. */
+#define RG_FEW_MAX 64u
+typedef struct rg_few {
+    uint32_t n;
+    int32_t ids[RG_FEW_MAX];
+    float logits[RG_FEW_MAX]; /* finite */
+} rg_few;
+/* How many of the best logits are all that a pick looks at: 1 of a greedy one, top_k; 0: of all it
+ * looks at, or of more than RG_FEW_MAX. */
+uint32_t rg_sampling_few(const rg_sampling_params *p);
+uint32_t rg_sampler_few(const rg_sampler *s);
+
 /* Appends a token to the history that the penalties look at. INVALID when the id is outside the
  * vocabulary or n_ctx tokens are held. */
 RG_MUST_CHECK rg_code rg_sampler_accept(rg_sampler *s, int32_t id, rg_status *st);
@@ -40,6 +52,9 @@ size_t rg_sampler_n_accepted(const rg_sampler *s);
  * the token. INVALID when a logit is NaN or +inf, or when every one is -inf; *out is -1 then. */
 RG_MUST_CHECK rg_code rg_sampler_pick(rg_sampler *s, const float *logits, uint64_t position,
                                       int32_t *out, rg_status *st);
+/* The same token from so many of the best of the row, or more: rg_sampler_few is not 0. (Where the
+ * vocabulary is smaller: from all of it.) */
+int32_t rg_sampler_pick_few(rg_sampler *s, const rg_few *few, uint64_t position);
 
 /* The top_n most probable ids, best first (lower id among equals), with natural-log probabilities
  * of the raw logits; *lse_out (NULL allowed) gets the log-sum-exp, so that the log probability of

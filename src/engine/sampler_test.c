@@ -207,6 +207,84 @@ static void filters_agree_with_the_reference(void **state) {
 
 /* Pearson's statistic of 20,000 draws over about 20 cells; 60 is beyond the 1e-5 quantile of
  * chi-squared with 23 degrees of freedom, and the seeds are fixed. */
+/* The n best of a row, best first. */
+static void list_best(const float *x, uint32_t n_vocab, uint32_t n, rg_few *few) {
+    few->n = 0;
+    while (few->n < n) {
+        int32_t best = -1;
+        for (uint32_t i = 0; i < n_vocab; i++) {
+            bool taken = false;
+            for (uint32_t k = 0; k < few->n; k++)
+                taken = taken || few->ids[k] == (int32_t)i;
+            if (!taken && (best < 0 || x[i] > x[best])) best = (int32_t)i;
+        }
+        few->ids[few->n] = best;
+        few->logits[few->n++] = x[best];
+    }
+}
+
+/* Over every filter, with ties at the border, from lists of just enough and of more. */
+static void a_list_of_the_best_gives_the_same_token(void **state) {
+    (void)state;
+    static const int32_t top_ks[] = {1, 2, 7, 40, RG_FEW_MAX};
+    static const float shares[] = {1.0f, 0.9f, 0.3f}, least[] = {0.0f, 0.05f, 0.6f};
+    uint32_t n_id = 0;
+    for (uint64_t at = 0; at < 180; at++) {
+        float x[VOCAB];
+        rg_few few;
+        rg_sampling_params p = plain(at % 4 ? 0.3f + (float)(at % 7) : 0.0f);
+        p.top_k = top_ks[at % 5];
+        p.top_p = shares[at / 5 % 3];
+        p.min_p = least[at / 15 % 3];
+        p.seed = at;
+        const uint32_t want = p.temperature > 0.0f ? (uint32_t)p.top_k : 1;
+        assert_int_equal(rg_sampling_few(&p), want);
+        random_logits(x, VOCAB, at);
+        list_best(x, VOCAB, at % 2 ? want : RG_FEW_MAX, &few);
+        rg_sampler *s = make(&p, VOCAB);
+        int32_t last = -1;
+        for (uint64_t position = 0; position < 20; position++) {
+            const int32_t id = pick(s, x, position);
+            assert_int_equal(rg_sampler_pick_few(s, &few, position), id);
+            n_id += id != last;
+            last = id;
+        }
+        rg_sampler_destroy(s);
+    }
+    assert_true(n_id > 500); /* they were draws */
+    /* A small vocabulary, all of it in the list. */
+    const float y[3] = {0.5f, 0.5f, 0.25f};
+    rg_few all;
+    rg_sampling_params p = plain(1.0f);
+    p.top_k = 40;
+    list_best(y, 3, 3, &all);
+    rg_sampler *s = make(&p, 3);
+    for (uint64_t position = 0; position < 50; position++)
+        assert_int_equal(rg_sampler_pick_few(s, &all, position), pick(s, y, position));
+    rg_sampler_destroy(s);
+}
+
+/* Where a list would not do: no top_k or a large one, penalties, bias. */
+static void a_list_is_not_always_enough(void **state) {
+    (void)state;
+    rg_sampling_params p = plain(0.8f);
+    const rg_logit_bias bias = {3, 1.0f};
+    assert_int_equal(rg_sampling_few(&p), 0);
+    p.top_k = RG_FEW_MAX + 1;
+    assert_int_equal(rg_sampling_few(&p), 0);
+    p.top_k = 5;
+    assert_int_equal(rg_sampling_few(&p), 5);
+    p.presence_penalty = 0.5f;
+    assert_int_equal(rg_sampling_few(&p), 0);
+    p.penalty_last_n = 0; /* sees nothing */
+    assert_int_equal(rg_sampling_few(&p), 5);
+    p.logit_bias = &bias;
+    p.n_logit_bias = 1;
+    assert_int_equal(rg_sampling_few(&p), 0);
+    p.temperature = 0.0f;
+    assert_int_equal(rg_sampling_few(&p), 0);
+}
+
 static void frequencies_follow_the_probabilities(void **state) {
     (void)state;
     static ref_token t[24];
@@ -502,6 +580,8 @@ int main(void) {
         cmocka_unit_test(greedy_takes_the_highest_logit_and_the_lowest_id),
         cmocka_unit_test(greedy_finds_the_first_of_many),
         cmocka_unit_test(filters_agree_with_the_reference),
+        cmocka_unit_test(a_list_of_the_best_gives_the_same_token),
+        cmocka_unit_test(a_list_is_not_always_enough),
         cmocka_unit_test(frequencies_follow_the_probabilities),
         cmocka_unit_test(a_draw_depends_on_seed_and_position_alone),
         cmocka_unit_test(penalties_agree_with_the_reference),

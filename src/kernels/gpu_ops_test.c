@@ -274,23 +274,30 @@ static int close_gpu(void **state) {
 
 /* ---- head ------------------------------------------------------------------------------------ */
 
-static void expect_best(const float *x, uint32_t n, uint32_t id, uint32_t bad) {
-    rg_gpu_buffer xb = gpu_filled(&gc, x, n * sizeof *x), rb = gpu_filled(&gc, NULL, 16);
-    rg_gpu_buffer pb = gpu_filled(&gc, NULL, sizeof(uint32_t) * 2 * RG_GPU_BEST_PARTS);
-    const rg_gpu_best_args a = {.logits = xb.address,
-                                .parts = pb.address,
-                                .result = rb.address,
-                                .n = n,
-                                .n_part = RG_GPU_BEST_PARTS};
-    uint32_t got[4];
+/* x: [rows][n]. `bad`: of row 0, the lowest id that is not finite; the other rows are finite. */
+static void expect_best(const float *x, uint32_t n, uint32_t rows, uint32_t k, uint32_t bad) {
+    const size_t words = (size_t)rows * (1 + 2 * k);
+    rg_gpu_buffer xb = gpu_filled(&gc, x, (size_t)rows * n * sizeof *x);
+    rg_gpu_buffer rb = gpu_filled(&gc, NULL, words * sizeof(uint32_t));
+    rg_gpu_buffer pb = gpu_filled(&gc, NULL, sizeof(uint32_t) * rows * RG_GPU_BEST_WORDS);
+    const rg_gpu_best_args a = {
+        .logits = xb.address, .parts = pb.address, .result = rb.address, .n = n, .k = k};
+    static uint32_t got[8 * (1 + 2 * RG_GPU_BEST_MAX)], want[RG_GPU_BEST_MAX];
+    assert_true(rg_gpu_best_takes(n, k));
     rg_gpu_list_begin(gc.list, false);
-    rg_gpu_best(gc.list, &a);
+    rg_gpu_best(gc.list, &a, rows);
     gpu_run_list(&gc);
-    gpu_fetch(&gc, &rb, got, sizeof got);
-    assert_int_equal(got[2], bad);
-    if (bad == UINT32_MAX) {
-        assert_int_equal(got[0], id);
-        assert_int_equal(got[1], bits_of(x[id]));
+    gpu_fetch(&gc, &rb, got, words * sizeof *got);
+    for (uint32_t r = 0; r < rows; r++) {
+        const uint32_t *row = got + (size_t)r * (1 + 2 * k), there = k < n ? k : n;
+        assert_int_equal(row[0], r ? UINT32_MAX : bad);
+        if (row[0] != UINT32_MAX) continue;
+        rg_top_k(x + (size_t)r * n, n, there, want);
+        assert_memory_equal(row + 1, want, there * sizeof *want);
+        for (uint32_t i = 0; i < k; i++) {
+            if (i >= there) assert_int_equal(row[1 + i], UINT32_MAX);
+            if (i < there) assert_int_equal(row[1 + k + i], bits_of(x[(size_t)r * n + want[i]]));
+        }
     }
     rg_gpu_buffer_destroy(gc.gpu, &xb);
     rg_gpu_buffer_destroy(gc.gpu, &pb);
@@ -298,41 +305,44 @@ static void expect_best(const float *x, uint32_t n, uint32_t id, uint32_t bad) {
 }
 
 /* Ties go to the lowest id, zeros of both signs are one value, and what is not finite is found. */
-static void best_of_a_row(void **state) {
+static void best_of_rows(void **state) {
     (void)state;
-    draws d = draws_start("best_of_a_row", 77);
+    draws d = draws_start("best_of_rows", 77);
     static const uint32_t sizes[] = {1, 2, 63, 64, 65, 1000, 40009};
-    static float x[40009];
-    for (size_t k = 0; k < RG_ARRAY_LEN(sizes); k++) {
-        const uint32_t n = sizes[k];
-        uint32_t best = 0;
-        draw_floats(&d, x, n, -9, -1);
-        for (uint32_t i = 0; i < n; i++)
-            best = x[i] > x[best] ? i : best;
-        expect_best(x, n, best, UINT32_MAX);
-        /* Twice the best, in places drawn at random. */
-        uint32_t a = draw_below(&d, n), b = draw_below(&d, n);
-        x[a] = x[b] = 3.5f;
-        expect_best(x, n, a < b ? a : b, UINT32_MAX);
-        x[a] = -0.0f;
-        x[b] = 0.0f;
-        expect_best(x, n, a < b ? a : b, UINT32_MAX);
-        x[a] = NAN;
-        expect_best(x, n, 0, a);
-        x[b] = INFINITY;
-        expect_best(x, n, 0, a < b ? a : b);
+    static const uint32_t counts[] = {1, 2, 7, 40, RG_GPU_BEST_MAX};
+    static float x[8 * 40009];
+    for (size_t s = 0; s < RG_ARRAY_LEN(sizes); s++) {
+        const uint32_t n = sizes[s];
+        for (size_t c = 0; c < RG_ARRAY_LEN(counts); c++) {
+            const uint32_t k = counts[c], rows = n < 40009 ? 1 + (uint32_t)(s + 3 * c) % 8 : 2;
+            draw_floats(&d, x, rows * n, -9, -1);
+            expect_best(x, n, rows, k, UINT32_MAX);
+            /* A few values, so that the border lies among equals; both zeros among them. */
+            for (uint32_t i = 0; i < rows * n; i++)
+                x[i] = (float)draw_below(&d, 3) * (draw_below(&d, 2) ? -0.5f : 0.5f);
+            expect_best(x, n, rows, k, UINT32_MAX);
+            const uint32_t a = draw_below(&d, n), b = draw_below(&d, n);
+            x[a] = NAN;
+            expect_best(x, n, rows, k, a);
+            x[b] = -INFINITY;
+            expect_best(x, n, rows, k, a < b ? a : b);
+        }
     }
-    for (uint32_t i = 0; i < 1000; i++)
+    for (uint32_t i = 0; i < 40009; i++)
         x[i] = -1.0f;
-    expect_best(x, 1000, 0, UINT32_MAX);
+    expect_best(x, 40009, 1, RG_GPU_BEST_MAX, UINT32_MAX);
+    assert_true(rg_gpu_best_takes(64 * 4096, RG_GPU_BEST_MAX));
+    assert_false(rg_gpu_best_takes(64 * 4096 + 1, RG_GPU_BEST_MAX));
+    assert_true(rg_gpu_best_takes(1u << 24, 1));
+    assert_false(rg_gpu_best_takes(1000, RG_GPU_BEST_MAX + 1));
 }
 
 int main(void) {
     if (!gpu_check_here()) return 77;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norms),         cmocka_unit_test(delta_rule),
-        cmocka_unit_test(routes),        cmocka_unit_test(attention_over_chosen_blocks),
-        cmocka_unit_test(best_of_a_row),
+        cmocka_unit_test(norms),        cmocka_unit_test(delta_rule),
+        cmocka_unit_test(routes),       cmocka_unit_test(attention_over_chosen_blocks),
+        cmocka_unit_test(best_of_rows),
     };
     return failed_or_leaked(cmocka_run_group_tests(tests, open_gpu, close_gpu));
 }

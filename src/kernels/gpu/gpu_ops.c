@@ -467,14 +467,31 @@ void rg_gpu_route(rg_gpu_list *list, const rg_gpu_route_args *a, bool given, uin
     run(list, "route", spec, 1, PUSH(a, scale), (rg_gpu_grid){rows, 1, 1});
 }
 
-void rg_gpu_best(rg_gpu_list *list, const rg_gpu_best_args *a) {
+/* Stretches of a row, a workgroup each: enough for a large device, and so short that a workgroup
+ * can hold all of one. */
+#define BEST_PARTS   64u
+#define BEST_INDICES 4096u /* ranks.glsl */
+
+static uint32_t best_parts(uint32_t n) {
+    const uint32_t least = ceil_div(n, BEST_INDICES);
+    return least > BEST_PARTS ? least : BEST_PARTS;
+}
+
+bool rg_gpu_best_takes(uint32_t n, uint32_t k) {
+    _Static_assert(2 * BEST_INDICES <= RG_GPU_BEST_WORDS, "ids of all parts and a word for each");
+    return k >= 1 && k <= RG_GPU_BEST_MAX && k <= BEST_INDICES / best_parts(n);
+}
+
+void rg_gpu_best(rg_gpu_list *list, const rg_gpu_best_args *a, uint32_t rows) {
     const uint32_t first = 0, last = 1;
-    RG_ASSERT(a->n_part == RG_GPU_BEST_PARTS);
-    rg_gpu_list_moves(list, floats(1, a->n));
-    run(list, "best", &first, 1, PUSH(a, n_part), (rg_gpu_grid){a->n_part, 1, 1});
+    rg_gpu_best_args own = *a;
+    RG_ASSERT(rg_gpu_best_takes(a->n, a->k));
+    own.n_part = best_parts(a->n);
+    rg_gpu_list_moves(list, floats(rows, a->n));
+    run(list, "best", &first, 1, PUSH(&own, k), (rg_gpu_grid){own.n_part, rows, 1});
     rg_gpu_barrier(list); /* parts */
-    rg_gpu_list_moves(list, floats(2, a->n_part));
-    run(list, "best", &last, 1, PUSH(a, n_part), (rg_gpu_grid){1, 1, 1});
+    rg_gpu_list_moves(list, floats(rows, own.n_part * a->k));
+    run(list, "best", &last, 1, PUSH(&own, k), (rg_gpu_grid){1, rows, 1});
 }
 
 void rg_gpu_plan(rg_gpu_list *list, const rg_gpu_plan_args *a) {

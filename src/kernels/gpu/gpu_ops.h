@@ -255,14 +255,21 @@ typedef struct rg_gpu_route_args {
 /* given: ids are there, only the weights are made. */
 void rg_gpu_route(rg_gpu_list *list, const rg_gpu_route_args *a, bool given, uint32_t rows);
 
-/* The best of n logits, the lowest id among equals: result = {id, bits of its logit, lowest id
- * whose logit is not finite or UINT32_MAX}. The barrier between its two parts is its own. */
-#define RG_GPU_BEST_PARTS 64u
+/* The k best of each row's n logits, best first, the lowest id first among equals. result: u32
+ * [rows][1 + 2 k], the lowest id whose logit is not finite or UINT32_MAX (what follows means
+ * nothing then), ids, the bits of their logits; an id of UINT32_MAX: there are fewer than k. The
+ * barrier between its two parts is its own. */
+#define RG_GPU_BEST_MAX   64u   /* k at most */
+#define RG_GPU_BEST_WORDS 8192u /* of parts for a row */
 typedef struct rg_gpu_best_args {
-    rg_gpu_ptr logits, parts, result; /* parts: u32 [RG_GPU_BEST_PARTS][2], scratch */
-    uint32_t n, n_part;               /* n_part: RG_GPU_BEST_PARTS */
+    rg_gpu_ptr logits, parts, result; /* parts: u32 [rows][RG_GPU_BEST_WORDS], scratch */
+    uint32_t n;
+    uint32_t n_part; /* the op's own */
+    uint32_t k;
 } rg_gpu_best_args;
-void rg_gpu_best(rg_gpu_list *list, const rg_gpu_best_args *a);
+/* Whether it does so many of so many. */
+bool rg_gpu_best_takes(uint32_t n, uint32_t k);
+void rg_gpu_best(rg_gpu_list *list, const rg_gpu_best_args *a, uint32_t rows);
 
 /* Tiles of slots by expert: list [n] slots, then {expert, first, count, 0}; grids {x, y, z} twice.
  */

@@ -16,11 +16,6 @@ layout(push_constant, scalar) uniform Push {
     float scale;
 } p;
 
-const uint BINS = 64u;
-shared uint candidates[4096];
-shared uint best[256];     // of each thread's logits
-shared uint bins[BINS];    // of four threads
-shared uint bound, n_left;
 shared uint chosen[256];
 shared float parts[256];
 
@@ -28,36 +23,7 @@ uint key_at(uint i) {
     return key_of(p.logits.v[gl_WorkGroupID.x * p.n + i]);
 }
 
-// The bins' maximum with k - 1 others before it: k logits are not below it, so what is below is
-// not chosen. 0 where there are fewer bins than that.
-void find_bound(uint tid) {
-    if (tid == 0u) {
-        bound = 0u;
-        n_left = 0u;
-    }
-    barrier(); // all of best
-    if (tid < BINS)
-        bins[tid] = max(max(best[4u * tid], best[4u * tid + 1u]),
-                        max(best[4u * tid + 2u], best[4u * tid + 3u]));
-    barrier(); // bins
-    if (tid < BINS) {
-        uint own = bins[tid], before = 0u;
-        for (uint j = 0u; j < BINS; j++)
-            before += uint(bins[j] > own || (bins[j] == own && j < tid));
-        if (before + 1u == p.k) bound = own;
-    }
-    barrier(); // the bound
-}
-
-// How many candidates come before the one with this index: its place in the order.
-uint place_of(uint index) {
-    uint own = key_at(index), n = 0u;
-    for (uint c = 0u; c < n_left; c++) {
-        uint i = candidates[c], key = key_at(i);
-        n += uint(key > own || (key == own && i < index));
-    }
-    return n;
-}
+#include "ranks.glsl"
 
 void main() {
     uint tid = gl_LocalInvocationID.x, t = gl_WorkGroupID.x;
@@ -68,10 +34,9 @@ void main() {
         if (!finite(x)) atomicMin(p.flag.v[0], p.code);
     }
     best[tid] = most;
-    if (GIVEN == 0u) find_bound(tid);
-    for (uint i = tid; GIVEN == 0u && i < p.n; i += 256u) {
-        if (key_at(i) >= bound) candidates[atomicAdd(n_left, 1u)] = i;
-    }
+    if (GIVEN == 0u) find_bound(tid, p.k);
+    for (uint i = tid; GIVEN == 0u && i < p.n; i += 256u)
+        note_candidate(i);
     if (GIVEN != 0u && tid < p.k) chosen[tid] = p.ids.v[t * p.k + tid];
     barrier(); // the candidates
     for (uint c = tid; GIVEN == 0u && c < n_left; c += 256u) {
