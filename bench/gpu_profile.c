@@ -52,6 +52,7 @@ static const struct {
             {"codes of attention", RG_GPU_FUSE_ATTENTION, 0},
             {"shared expert", RG_GPU_FUSE_SHARED, 0},
             {"loops unrolled", RG_GPU_LOOP, 0},
+            {"pairs of products", RG_GPU_FUSE_PAIRS, 0},
             {"all apart", RG_GPU_FUSE_ALL, 0},
             {"expert rows 1", 0, 1},
             {"expert rows 2", 0, 2}};

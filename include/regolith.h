@@ -232,6 +232,7 @@ RG_API size_t rg_engine_get_kernel_meters(const rg_engine *engine, rg_kernel_met
 typedef struct rg_sweep_row {
     const char *op, *type; /* static: rows, slots, tiles; the weights' type */
     uint32_t n_in, n_out, columns;
+    uint32_t n_out2;      /* rows of a second matrix in the same dispatch; 0: none */
     bool fused, coding;   /* gate and up in one; makes its codes itself */
     uint32_t group_rows;  /* rows of a lane; 0: the usual */
     uint32_t side, depth; /* columns / 16 and depth of a tile; 0: the usual */

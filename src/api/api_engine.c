@@ -398,6 +398,7 @@ static rg_code show_sweep(void *user, const rg_gpu_sweep_row *r, rg_status *st) 
                               .n_in = r->n_in,
                               .n_out = r->n_out,
                               .columns = r->columns,
+                              .n_out2 = r->n_out2,
                               .fused = r->fused,
                               .coding = r->coding,
                               .group_rows = r->group_rows,

@@ -59,7 +59,8 @@ enum {
     RG_GPU_FUSE_ATTENTION = 16, /* codes of the output of attention */
     RG_GPU_FUSE_SHARED = 32,    /* gate and up of the shared expert */
     RG_GPU_LOOP = 64,           /* loops over rows of weights stay loops */
-    RG_GPU_FUSE_ALL = 127
+    RG_GPU_FUSE_PAIRS = 128,    /* two products of one input, of weights of one type */
+    RG_GPU_FUSE_ALL = 255
 };
 
 /* Kernels and windows are built when a sequence is created, not at its first tokens. AUTO: on
@@ -162,6 +163,7 @@ void rg_core_gpu_switch(rg_core *core, uint32_t unfused, uint32_t slot_rows, boo
 typedef struct rg_gpu_sweep_row {
     const char *op, *type; /* static */
     uint32_t n_in, n_out, columns;
+    uint32_t n_out2;                  /* rows of a second matrix in the same dispatch; 0: none */
     bool fused, coding;               /* gate and up in one; makes codes itself */
     uint32_t group_rows, side, depth; /* the best shape; 0: the usual choice */
     bool loop, no_matrix;

@@ -131,6 +131,31 @@ static void plain(rg_gpu_rec *r, const rg_mat *w, input in, float *y, uint32_t r
     multiply(r, w, in, y, rows, RG_GPU_PLAIN, 1.0f);
 }
 
+/* A product and where its results go. */
+typedef struct target {
+    const rg_mat *w;
+    float *y;
+    rg_gpu_epilogue epilogue;
+} target;
+
+/* Two products of one input that depend on nothing else of each other: in one dispatch where their
+ * rows are of one kind. */
+static void multiply_both(rg_gpu_rec *r, input in, uint32_t rows, target a, target b) {
+    RG_ASSERT(a.w->n_in == b.w->n_in);
+    if (!fused(r, RG_GPU_FUSE_PAIRS, rows) || a.w->type != b.w->type) {
+        multiply(r, a.w, in, a.y, rows, a.epilogue, 1.0f);
+        multiply(r, b.w, in, b.y, rows, b.epilogue, 1.0f);
+        return;
+    }
+    rg_gpu_product p = product_of(r, a.w, in, a.y, rows);
+    rg_gpu_product_way way = way_of(r, a.w, a.epilogue);
+    p.w2 = weight(r, b.w->data);
+    p.y2 = rg_at(b.y);
+    p.n_out2 = p.y_stride2 = b.w->n_out;
+    way.epilogue2 = b.epilogue;
+    mul(r, &p, &way);
+}
+
 void rg_gpu_rec_embed(rg_gpu_rec *r, const rg_mat *w, float *y) {
     const rg_gpu_embed_args a = {.w = weight(r, w->data),
                                  .tables = r->g->tables.address,
@@ -421,10 +446,10 @@ static void gdn_layer(rg_gpu_rec *r, uint32_t layer) {
     const rg_scratch *s = &r->g->s;
     const rg_gdn_weights *w = &rg_gpu_layer(r->core, layer)->gdn;
     const uint32_t T = r->win->T;
-    plain(r, &w->qkv, u_of(r), s->qkv, T);
-    plain(r, &w->gate, u_of(r), s->z, T);
-    plain(r, &w->alpha, u_of(r), s->alpha, T);
-    multiply(r, &w->beta, u_of(r), s->beta, T, RG_GPU_SIGMOID, 1.0f);
+    multiply_both(r, u_of(r), T, (target){&w->qkv, s->qkv, RG_GPU_PLAIN},
+                  (target){&w->gate, s->z, RG_GPU_PLAIN});
+    multiply_both(r, u_of(r), T, (target){&w->alpha, s->alpha, RG_GPU_PLAIN},
+                  (target){&w->beta, s->beta, RG_GPU_SIGMOID});
     sync(r); /* qkv, alpha, beta, z */
     if (rg_gpu_window_settles(r->core, T)) {
         gdn_at_once(r, layer);
@@ -583,12 +608,11 @@ static void attn_layer(rg_gpu_rec *r, uint32_t layer) {
     const rg_attn_weights *w = &rg_gpu_layer(r->core, layer)->attn;
     const uint32_t T = r->win->T;
     plain(r, &w->q, u_of(r), s->qg, T);
-    plain(r, &w->k, u_of(r), s->k, T);
-    plain(r, &w->v, u_of(r), s->v, T);
-    if (w->ratio) {
-        plain(r, &w->idx_k, u_of(r), s->idx_k, T);
-        plain(r, &w->idx_q, u_of(r), s->idx_q, T);
-    }
+    multiply_both(r, u_of(r), T, (target){&w->k, s->k, RG_GPU_PLAIN},
+                  (target){&w->v, s->v, RG_GPU_PLAIN});
+    if (w->ratio)
+        multiply_both(r, u_of(r), T, (target){&w->idx_k, s->idx_k, RG_GPU_PLAIN},
+                      (target){&w->idx_q, s->idx_q, RG_GPU_PLAIN});
     sync(r); /* qg, k, v, index */
     for (uint32_t i = 0; i < r->win->n_seg; i++)
         attn_segment(r, layer, i);
@@ -672,10 +696,6 @@ void rg_gpu_rec_ple(rg_gpu_rec *r, uint32_t layer) {
 
 /* ---- experts -------------------------------------------------------------------------------- */
 
-static void router(rg_gpu_rec *r, uint32_t layer) {
-    plain(r, &rg_gpu_layer(r->core, layer)->moe.router, u_of(r), r->g->s.router, r->win->T);
-}
-
 static void route(rg_gpu_rec *r, uint32_t layer, bool choose) {
     const rg_hparams *hp = r->core->hp;
     const rg_scratch *s = &r->g->s;
@@ -692,7 +712,7 @@ static void route(rg_gpu_rec *r, uint32_t layer, bool choose) {
 
 void rg_gpu_rec_router(rg_gpu_rec *r, uint32_t layer, bool choose) {
     if (choose) {
-        router(r, layer);
+        plain(r, &rg_gpu_layer(r->core, layer)->moe.router, u_of(r), r->g->s.router, r->win->T);
         sync(r); /* router */
     }
     route(r, layer, choose);
@@ -706,12 +726,18 @@ static bool shared_fused(const rg_gpu_rec *r, uint32_t layer) {
            (floats || codes_itself(r, &w->shared_down, r->win->T));
 }
 
-/* The shared expert in three steps: products of u, activation (if they were two), output. */
-static void shared_products(rg_gpu_rec *r, uint32_t layer) {
+/* The shared expert in three steps: products of u, activation (if they were two), output. The rows
+ * of a router that reads u too go with its gate. */
+static void shared_products(rg_gpu_rec *r, uint32_t layer, const rg_mat *router, float *logits) {
     const rg_scratch *s = &r->g->s;
     const rg_moe_weights *w = &rg_gpu_layer(r->core, layer)->moe;
     const uint32_t T = r->win->T;
-    multiply(r, &w->shared_gate_inp, u_of(r), s->shared_sigma, T, RG_GPU_SIGMOID, 1.0f);
+    const target sigma = {&w->shared_gate_inp, s->shared_sigma, RG_GPU_SIGMOID};
+    if (router) {
+        multiply_both(r, u_of(r), T, (target){router, logits, RG_GPU_PLAIN}, sigma);
+    } else {
+        multiply(r, sigma.w, u_of(r), sigma.y, T, sigma.epilogue, 1.0f);
+    }
     if (shared_fused(r, layer)) {
         rg_gpu_product p = product_of(r, &w->shared_gate, u_of(r), s->shared_hidden, T);
         rg_gpu_product_way way = way_of(r, &w->shared_gate, RG_GPU_PLAIN);
@@ -746,8 +772,7 @@ static void shared_output(rg_gpu_rec *r, uint32_t layer) {
 }
 
 void rg_gpu_rec_shared(rg_gpu_rec *r, uint32_t layer, const rg_mat *next_router) {
-    shared_products(r, layer);
-    if (next_router) plain(r, next_router, u_of(r), r->g->s.ahead, r->win->T);
+    shared_products(r, layer, next_router, r->g->s.ahead);
     sync(r); /* hidden and up of the shared expert */
     if (!shared_fused(r, layer)) {
         shared_activation(r);
@@ -887,8 +912,7 @@ void rg_gpu_rec_combine(rg_gpu_rec *r, uint32_t layer) {
 }
 
 void rg_gpu_rec_moe(rg_gpu_rec *r, uint32_t layer) {
-    router(r, layer);
-    shared_products(r, layer);
+    shared_products(r, layer, &rg_gpu_layer(r->core, layer)->moe.router, r->g->s.router);
     sync(r); /* router; hidden and up of the shared expert */
     route(r, layer, true);
     const bool whole = shared_fused(r, layer);

@@ -135,6 +135,7 @@ static rg_code measure(const sweep *s, rg_gpu_noted_product *m, rg_gpu_tile *bes
                               .n_in = m->key.n_in,
                               .n_out = m->key.n_out,
                               .columns = m->key.n,
+                              .n_out2 = m->key.n_out2,
                               .fused = m->key.fused,
                               .coding = m->key.coding,
                               .group_rows = best->group_rows,

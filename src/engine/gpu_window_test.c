@@ -70,6 +70,55 @@ static void switches(void **state) {
     close_bench(&b);
 }
 
+/* Products of one input: so many pairs of them have weights of one type, each a dispatch less for
+ * every number of rows, and no barrier more or less. */
+static uint32_t count_pairs(const rg_core *core) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < core->hp->n_layer; i++) {
+        const rg_layer_weights *l = &core->w.layers[i];
+        n += l->moe.router.type == l->moe.shared_gate_inp.type;
+        if (!l->is_attn) {
+            n += l->gdn.qkv.type == l->gdn.gate.type;
+            n += l->gdn.alpha.type == l->gdn.beta.type;
+            continue;
+        }
+        n += l->attn.k.type == l->attn.v.type;
+        n += l->attn.ratio && l->attn.idx_k.type == l->attn.idx_q.type;
+    }
+    return n;
+}
+
+static void pairs(void **state) {
+    (void)state;
+    static const char *const names[][2] = {{"a-f32.gguf", "a-f32"}, {"a-mix.gguf", "a-mix"}};
+    for (size_t i = 0; i < RG_ARRAY_LEN(names); i++) {
+        bench b = open_bench(names[i][0], names[i][1], RG_GPU_ROWS_MAX);
+        const rg_core_options o = gpu_options(16);
+        rg_core *core = open_core(&b, &o);
+        sheet want = new_sheet(&b), got = new_sheet(&b);
+        const uint32_t n_pair = count_pairs(core), last = i ? 1 : RG_GPU_ROWS_MAX;
+        assert_true(i ? n_pair > 0 : n_pair >= 3 * core->hp->n_layer);
+        for (uint32_t T = 1; T <= last; T++) {
+            uint32_t joined = 0, barriers = 0, apart = 0, same = 0;
+            b.n = T;
+            rg_core_gpu_switch(core, RG_GPU_FUSE_PAIRS, 0, false);
+            eval(core, &b, T, 0, &want);
+            rg_core_gpu_counts(core, &apart, &barriers);
+            rg_core_gpu_switch(core, 0, 0, false);
+            eval(core, &b, T, 0, &got);
+            rg_core_gpu_counts(core, &joined, &same);
+            expect_same(&got, &want, T, "pairs of products");
+            assert_int_equal(apart, joined + n_pair);
+            assert_int_equal(same, barriers);
+        }
+        assert_int_equal(rg_core_gpu_complaints(core), 0);
+        rg_core_destroy(core);
+        rg_free(want.rows);
+        rg_free(got.rows);
+        close_bench(&b);
+    }
+}
+
 typedef struct picks {
     const rg_core *core;
     const sheet *want;
@@ -185,10 +234,8 @@ static void profile_rows(void **state) {
 int main(void) {
     if (!gpu_here()) return 77;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prewarm),
-        cmocka_unit_test(switches),
-        cmocka_unit_test(profile_rows),
-        cmocka_unit_test(best_alone),
+        cmocka_unit_test(prewarm),      cmocka_unit_test(switches),   cmocka_unit_test(pairs),
+        cmocka_unit_test(profile_rows), cmocka_unit_test(best_alone),
     };
     return failed_or_leaked(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -84,7 +84,8 @@ static uint32_t slot_rows(uint32_t n_in, const rg_gpu_product_way *way) {
 static uint32_t lane_rows(const rg_gpu_product *p, const rg_gpu_product_way *way, uint32_t cols) {
     if (way->group_rows) return way->group_rows;
     uint32_t rows = cols == 1 ? 2 : 4;
-    while (rows > 1 && (rows * cols > 16 || p->n_out / tile_rows(streams_for(p, way), rows) < FEW))
+    const uint32_t n_out = p->n_out + p->n_out2;
+    while (rows > 1 && (rows * cols > 16 || n_out / tile_rows(streams_for(p, way), rows) < FEW))
         rows /= 2;
     return rows;
 }
@@ -97,11 +98,13 @@ static rg_gpu_kernel rows_kernel(const rg_gpu_product *p, const rg_gpu_product_w
     const uint32_t share = ceil_div(ceil_div(p->n_in, 32 * CLASSES), streams);
     const bool coding = way->coding && !rg_gpu_takes_floats(way->type);
     RG_ASSERT(!coding || p->n_in % 32 == 0);
+    RG_ASSERT(!p->n_out2 || (!pair && !way->fused));
     return (rg_gpu_kernel){.program = "mul_rows",
                            .spec = {(uint32_t)way->type, cols, rows, streams,
                                     (uint32_t)way->epilogue, pair, way->fused, p->n_in, coding,
-                                    !way->loop && share <= UNROLL_MAX},
-                           .n_spec = 10};
+                                    !way->loop && share <= UNROLL_MAX,
+                                    p->n_out2 ? 1 + (uint32_t)way->epilogue2 : 0},
+                           .n_spec = 11};
 }
 
 /* Whether matrix units make the tiles. */
@@ -224,22 +227,25 @@ static uint64_t bytes_of(const rg_gpu_product *p, const rg_gpu_product_way *way,
                          uint64_t n) {
     const bool f32 = rg_gpu_takes_floats(way->type) || way->coding;
     const uint64_t x = f32 ? (uint64_t)p->n_in * sizeof(float) : rg_gpu_act_bytes(p->n_in);
-    const uint64_t w = (uint64_t)p->n_out * p->row_bytes * (way->fused ? 2 : 1);
-    return matrices * w + n * x + n * p->n_out * sizeof(float);
+    const uint64_t n_out = (uint64_t)p->n_out + p->n_out2;
+    const uint64_t w = n_out * p->row_bytes * (way->fused ? 2 : 1);
+    return matrices * w + n * x + n * n_out * sizeof(float);
 }
 
 void rg_gpu_mul(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way) {
-    _Static_assert(sizeof *p == 112, "as product.glsl");
+    _Static_assert(sizeof *p == RG_GPU_PUSH_BYTES_MAX, "as product.glsl");
     rg_gpu_list_moves(list, bytes_of(p, way, 1, p->n));
     const bool narrow = p->n_out <= NARROW && !way->side;
     if (p->n <= RG_GPU_ROWS_MAX || narrow) {
         const uint32_t cols = p->n <= RG_GPU_ROWS_MAX ? p->n : RG_GPU_ROWS_MAX;
         const uint32_t rows = lane_rows(p, way, cols);
         const rg_gpu_kernel k = rows_kernel(p, way, rows, cols, false);
-        const uint32_t groups = ceil_div(p->n_out, tile_rows(streams_for(p, way), rows));
+        const uint32_t tile = tile_rows(streams_for(p, way), rows);
+        const uint32_t groups = ceil_div(p->n_out, tile) + ceil_div(p->n_out2, tile);
         rg_gpu_dispatch(list, &k, p, sizeof *p, (rg_gpu_grid){groups, ceil_div(p->n, cols), 1});
         return;
     }
+    RG_ASSERT(!p->n_out2);
     const uint32_t part = part_of(p, way);
     if (part) {
         mul_in_parts(list, p, way, part);

@@ -33,7 +33,7 @@ typedef enum rg_gpu_epilogue {
 
 /* y[row][r] = row r of w . x[row]. */
 typedef struct rg_gpu_product {
-    rg_gpu_ptr w, w2;             /* w2: the up rows of a fused gate and up */
+    rg_gpu_ptr w, w2;             /* w2: the up rows of a fused gate and up; or n_out2 rows */
     rg_gpu_ptr x, y;              /* x: f32 [n][x_stride] for float weights, else rows of codes
                                      (rg_gpu_quantize); y: f32 [n][y_stride] */
     rg_gpu_ptr tables;            /* rg_gpu_tables_create */
@@ -46,12 +46,16 @@ typedef struct rg_gpu_product {
     uint32_t x_div;              /* row of x = slot / x_div; 1 without experts */
     float div;
     uint32_t n; /* rows; slots with experts */
+    /* A second matrix of as long rows over the same x, in the same dispatch: y2[row][r] = row r of
+     * w2 . x[row]. Only of up to RG_GPU_ROWS_MAX rows of one matrix. n_out2 0: there is none. */
+    rg_gpu_ptr y2;
+    uint32_t n_out2, y_stride2;
 } rg_gpu_product;
 
 typedef struct rg_gpu_product_way {
     rg_type type;
-    rg_gpu_epilogue epilogue;
-    bool fused;          /* y = silu(w x) * (w2 x); rows of slots only */
+    rg_gpu_epilogue epilogue, epilogue2; /* the other one of y2 */
+    bool fused;                          /* y = silu(w x) * (w2 x); rows of slots only */
     uint32_t group_rows; /* rows a lane takes: 1, 2, 4; 0: a choice by shape. Changes no bit */
     uint32_t side;       /* columns of a tile / 16: 1, 2, 4; 0: a choice. Changes no bit */
     uint32_t depth;      /* groups between two barriers of a tile by matrix units; 0: a choice.

@@ -31,12 +31,13 @@ rg_gpu_tile_key rg_gpu_tile_key_of(rg_gpu_tile_op op, const rg_gpu_product *p,
                              .coding = way->coding,
                              .n_in = p->n_in,
                              .n_out = p->n_out,
-                             .n = op == RG_GPU_OP_TILES ? p->n : n};
+                             .n = op == RG_GPU_OP_TILES ? p->n : n,
+                             .n_out2 = p->n_out2};
 }
 
 static bool same_product(const rg_gpu_tile_key *a, const rg_gpu_tile_key *b) {
     return a->op == b->op && a->type == b->type && a->fused == b->fused && a->coding == b->coding &&
-           a->n_in == b->n_in && a->n_out == b->n_out;
+           a->n_in == b->n_in && a->n_out == b->n_out && a->n_out2 == b->n_out2;
 }
 
 bool rg_gpu_tile_same(const rg_gpu_tile_key *a, const rg_gpu_tile_key *b) {
@@ -99,6 +100,7 @@ uint32_t rg_gpu_tile_candidates(rg_gpu_tile out[RG_GPU_CANDIDATES_MAX], const rg
 static bool is_sound(const rg_gpu_tile *t, const rg_gpu_info *info) {
     const rg_gpu_tile_key *k = &t->key;
     if (!rg_gpu_computes(k->type) || !k->n_in || !k->n_out || !k->n) return false;
+    if (k->n_out2 && (k->op != RG_GPU_OP_ROWS || k->fused)) return false;
     if (k->op == RG_GPU_OP_TILES) {
         const uint32_t most = has_matrix(k, info) && !t->no_matrix ? 8 : SIDE_MAX;
         const bool power = (t->side & (t->side - 1)) == 0;
@@ -123,7 +125,7 @@ char *rg_gpu_tiles_path(const char *cache_path, const rg_gpu_info *info, rg_stat
     return NULL;
 }
 
-#define MARK "regolith-gpu-tiles 1 "
+#define MARK "regolith-gpu-tiles 2 "
 
 /* The next line without its end; NULL at the end. The text is changed. */
 static char *next_line(char **text) {
@@ -161,10 +163,11 @@ static bool parse_key(char **line, rg_gpu_tile_key *key) {
     while (type < RG_TYPE_COUNT &&
            (!rg_type_get(type) || strcmp(rg_type_get(type)->name, type_name) != 0))
         type++;
-    uint64_t fused, coding, n_in, n_out, n;
+    uint64_t fused, coding, n_in, n_out, n, n_out2;
     if (op == RG_GPU_OP_COUNT || type == RG_TYPE_COUNT || !next_number(line, 10, 1, &fused) ||
         !next_number(line, 10, 1, &coding) || !next_number(line, 10, UINT32_MAX, &n_in) ||
-        !next_number(line, 10, UINT32_MAX, &n_out) || !next_number(line, 10, UINT32_MAX, &n)) {
+        !next_number(line, 10, UINT32_MAX, &n_out) || !next_number(line, 10, UINT32_MAX, &n) ||
+        !next_number(line, 10, UINT32_MAX, &n_out2)) {
         return false;
     }
     *key = (rg_gpu_tile_key){.op = (rg_gpu_tile_op)op,
@@ -173,7 +176,8 @@ static bool parse_key(char **line, rg_gpu_tile_key *key) {
                              .coding = coding,
                              .n_in = (uint32_t)n_in,
                              .n_out = (uint32_t)n_out,
-                             .n = (uint32_t)n};
+                             .n = (uint32_t)n,
+                             .n_out2 = (uint32_t)n_out2};
     return true;
 }
 
@@ -263,9 +267,9 @@ static rg_code render(const rg_gpu_tiles *tiles, const rg_gpu_info *info, rg_buf
     for (uint32_t i = 0; i < tiles->n; i++) {
         const rg_gpu_tile *t = &tiles->all[i];
         const rg_gpu_tile_key *k = &t->key;
-        RG_TRY(rg_buf_printf(b, st, "%s %s %d %d %u %u %u %u %u %u %d %d\n", op_names[k->op],
+        RG_TRY(rg_buf_printf(b, st, "%s %s %d %d %u %u %u %u %u %u %u %d %d\n", op_names[k->op],
                              rg_type_get((uint32_t)k->type)->name, k->fused, k->coding, k->n_in,
-                             k->n_out, k->n, t->group_rows, t->side, t->depth, t->loop,
+                             k->n_out, k->n, k->n_out2, t->group_rows, t->side, t->depth, t->loop,
                              t->no_matrix));
     }
     return rg_buf_printf(b, st, "hash %016" PRIx64 "\n", XXH3_64bits(b->data, b->len));

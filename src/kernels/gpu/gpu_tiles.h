@@ -1,11 +1,12 @@
 /* gpu_tiles: shapes of products that a measurement found to be the best on one device, kept in a
  * file. A shape changes no bit of a result, only its time, so a file can make things slow at worst.
  *
- * The file is text. First line: "regolith-gpu-tiles 1", vendor, device and driver in hexadecimal,
+ * The file is text. First line: "regolith-gpu-tiles 2", vendor, device and driver in hexadecimal,
  * number of lines. Then a line for each product: its kind, the weights' type, whether gate and up
- * are joined, whether it makes codes itself, n_in, n_out, columns; then the shape: rows of a lane,
- * side, depth, 1 for a loop that stays one, 1 for tiles without matrix units. Last line: "hash" and
- * the XXH3 of everything before it. What does not read so, all of it, is left alone.
+ * are joined, whether it makes codes itself, n_in, n_out, columns, rows of a second matrix in the
+ * same dispatch; then the shape: rows of a lane, side, depth, 1 for a loop that stays one, 1 for
+ * tiles without matrix units. Last line: "hash" and the XXH3 of everything before it. What does not
+ * read so, all of it, is left alone.
  */
 #ifndef RG_GPU_TILES_H
 #define RG_GPU_TILES_H
@@ -28,7 +29,8 @@ typedef struct rg_gpu_tile_key {
     rg_type type;
     bool fused, coding;
     uint32_t n_in, n_out;
-    uint32_t n; /* columns: 1, 2, 4 or 8 of rows; 1 of slots; as measured of tiles */
+    uint32_t n;      /* columns: 1, 2, 4 or 8 of rows; 1 of slots; as measured of tiles */
+    uint32_t n_out2; /* of a second matrix; 0: none */
 } rg_gpu_tile_key;
 
 typedef struct rg_gpu_tile {
