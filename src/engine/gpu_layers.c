@@ -929,59 +929,48 @@ void rg_gpu_rec_moe(rg_gpu_rec *r, uint32_t layer) {
 
 /* ---- draft block ---------------------------------------------------------------------------- */
 
-/* One half of the projection as a matrix of its own, over its half of the input rows. */
-static void project_half(rg_gpu_rec *r, const rg_mat *w, uint32_t half, float *y) {
-    const rg_hparams *hp = r->core->hp;
-    const uint32_t rows = r->win->T * hp->n_hc, E = hp->n_embd;
-    const input in = {r->g->s.mtp_in + (size_t)half * E,
-                      r->g->codes.wide + (size_t)half * rows * rg_gpu_act_bytes(E)};
-    const rg_gpu_quantize_args a = {
-        .x = rg_at(in.x), .y = rg_at(in.codes), .n = E, .x_stride = 2 * E};
-    if (E % 32 == 0) rg_gpu_quantize(r->list, &a, rows);
-    sync(r); /* codes */
-    rg_gpu_product p = product_of(r, w, in, y, rows);
-    rg_gpu_product_way way = way_of(r, w, RG_GPU_PLAIN);
-    p.x_stride = 2 * E;
-    mul(r, &p, &way);
-}
-
-static void project(rg_gpu_rec *r) {
+/* Embeddings and residuals go side by side: norms of both, products of both; then their sum. */
+static void project_apart(rg_gpu_rec *r) {
     const rg_hparams *hp = r->core->hp;
     const rg_scratch *s = &r->g->s;
     const rg_mtp_weights *w = &r->core->w.mtp;
-    const uint32_t rows = r->win->T * hp->n_hc;
-    const input in = wide(r, s->mtp_in);
-    if (w->eh_proj.data) {
-        quantize(r, in, w->eh_proj.n_in, rows);
-        plain(r, &w->eh_proj, in, r->residual, rows);
-        return;
-    }
-    project_half(r, &w->fc_embd, 0, r->residual);
-    project_half(r, &w->fc_hidden, 1, s->mix);
+    const uint32_t T = r->win->T, H = hp->n_hc, E = hp->n_embd;
+    const input e = wide(r, s->mtp_in);
+    const input h = {e.x + (size_t)T * E, e.codes + T * rg_gpu_act_bytes(E)};
+    plain(r, &w->fc_embd, e, s->mix, T);
+    plain(r, &w->fc_hidden, h, r->residual, T * H);
     sync(r); /* both */
-    const rg_gpu_add_args a = {.y = rg_at(r->residual), .x = rg_at(s->mix), .n = hp->n_embd};
-    rg_gpu_add(r->list, &a, rows);
+    const rg_gpu_add_args a = {.y = rg_at(r->residual), .x = rg_at(s->mix), .n = E, .per = H};
+    rg_gpu_add(r->list, &a, T * H);
 }
 
 void rg_gpu_rec_draft(rg_gpu_rec *r) {
     const rg_hparams *hp = r->core->hp;
     const rg_scratch *s = &r->g->s;
     const rg_mtp_weights *w = &r->core->w.mtp;
-    rg_gpu_rec_embed(r, &w->embd, s->mix);
+    const bool apart = !w->eh_proj.data;
     const rg_gpu_draft_rows_args a = {.from = rg_at(r->g->at.sources),
-                                      .e = rg_at(s->mix),
+                                      .w = weight(r, w->embd.data),
+                                      .tables = r->g->tables.address,
+                                      .ids = rg_at(r->g->at.ids),
                                       .w_e = weight(r, w->enorm),
                                       .w_h = weight(r, w->hnorm),
                                       .y = rg_at(s->mtp_in),
+                                      .codes = codes_at(r->g->codes.wide, hp->n_embd),
                                       .flag = rg_at(r->g->flag),
                                       .n = hp->n_embd,
                                       .n_hc = hp->n_hc,
+                                      .row_bytes = (uint32_t)w->embd.row_bytes,
                                       .eps = hp->rms_eps,
                                       .each = r->core->opt.mtp_stream_norm,
                                       .code = rg_gpu_code(hp->n_layer, RG_GPU_BEFORE_MIXER)};
-    rg_gpu_draft_rows(r->list, &a, r->win->T);
+    rg_gpu_draft_rows(r->list, &a, w->embd.type, apart, r->win->T);
     sync(r); /* input rows; the sources are read */
-    project(r);
+    if (apart) {
+        project_apart(r);
+    } else {
+        plain(r, &w->eh_proj, wide(r, s->mtp_in), r->residual, r->win->T * hp->n_hc);
+    }
     sync(r); /* residual */
 }
 

@@ -39,7 +39,7 @@ uint32_t rg_core_gpu_times(const rg_core *core, rg_core_gpu_time *out, uint32_t 
 /* Type of the weights that a kernel reads; RG_TIMING_NO_TYPE: none of a block format. */
 static uint32_t type_of(const rg_core_gpu_time *t) {
     const bool typed = strncmp(t->program, "mul_", 4) == 0 || strcmp(t->program, "hc_up") == 0 ||
-                       strcmp(t->program, "embed") == 0;
+                       strcmp(t->program, "embed") == 0 || strcmp(t->program, "draft_rows") == 0;
     return typed && rg_type_get(t->first) ? t->first : RG_TIMING_NO_TYPE;
 }
 

@@ -495,10 +495,16 @@ void rg_gpu_ple_gate(rg_gpu_list *list, const rg_gpu_ple_gate_args *a, uint32_t 
     run(list, "ple_gate", NULL, 0, PUSH(a, eps), (rg_gpu_grid){rows, 1, 1});
 }
 
-void rg_gpu_draft_rows(rg_gpu_list *list, const rg_gpu_draft_rows_args *a, uint32_t rows) {
-    run(list, "draft_rows", NULL, 0, PUSH(a, code), (rg_gpu_grid){rows, 1, 1});
+void rg_gpu_draft_rows(rg_gpu_list *list, const rg_gpu_draft_rows_args *a, rg_type type, bool apart,
+                       uint32_t rows) {
+    const uint32_t spec[] = {(uint32_t)type, apart};
+    const uint64_t made = apart ? 1 + a->n_hc : 2 * (uint64_t)a->n_hc;
+    rg_gpu_list_moves(list, rows * (a->row_bytes + floats(a->n_hc + made, a->n) +
+                                    (a->codes ? made * rg_gpu_act_bytes(a->n) : 0)));
+    run(list, "draft_rows", spec, 2, PUSH(a, code), (rg_gpu_grid){rows, 2, 1});
 }
 
 void rg_gpu_add(rg_gpu_list *list, const rg_gpu_add_args *a, uint32_t rows) {
-    run(list, "add", NULL, 0, PUSH(a, n), (rg_gpu_grid){ceil_div(a->n, 128), rows, 1});
+    rg_gpu_list_moves(list, floats(2 * (uint64_t)rows + rows / a->per, a->n));
+    run(list, "add", NULL, 0, PUSH(a, per), (rg_gpu_grid){ceil_div(a->n, 128), rows, 1});
 }

@@ -285,21 +285,27 @@ typedef struct rg_gpu_ple_gate_args {
 } rg_gpu_ple_gate_args;
 void rg_gpu_ple_gate(rg_gpu_list *list, const rg_gpu_ple_gate_args *a, uint32_t rows);
 
-/* Input rows of the draft block's projection. */
+/* Input rows of the draft block's projection, the normed embeddings of tokens and the normed
+ * residuals, side by side: y [rows][n_hc][2 n] for one matrix over both; with `apart` y [rows][n],
+ * then [rows][n_hc][n], for a matrix of each. */
 typedef struct rg_gpu_draft_rows_args {
-    rg_gpu_ptr from, e, w_e, w_h, y, flag; /* from: [rows] addresses of residuals [n_hc][n]; e
-                                              [rows][n_hc][n]; y [rows][n_hc][2 n] */
-    uint32_t n, n_hc;
+    rg_gpu_ptr from;           /* [rows] addresses of residuals [n_hc][n] */
+    rg_gpu_ptr w, tables, ids; /* embeddings, of the type told; [rows] */
+    rg_gpu_ptr w_e, w_h;       /* of the norms */
+    rg_gpu_ptr y, codes;       /* codes: rows as those of y, n % 32 == 0; 0: none */
+    rg_gpu_ptr flag;
+    uint32_t n, n_hc, row_bytes;
     float eps;
     uint32_t each; /* one mean a stream, not one over all */
     uint32_t code;
 } rg_gpu_draft_rows_args;
-void rg_gpu_draft_rows(rg_gpu_list *list, const rg_gpu_draft_rows_args *a, uint32_t rows);
+void rg_gpu_draft_rows(rg_gpu_list *list, const rg_gpu_draft_rows_args *a, rg_type type, bool apart,
+                       uint32_t rows);
 
-/* y += x. */
+/* y += x, a row of x for `per` rows of y. */
 typedef struct rg_gpu_add_args {
-    rg_gpu_ptr y, x; /* [rows][n] */
-    uint32_t n, pad;
+    rg_gpu_ptr y, x; /* [rows][n], [rows / per][n] */
+    uint32_t n, per;
 } rg_gpu_add_args;
 void rg_gpu_add(rg_gpu_list *list, const rg_gpu_add_args *a, uint32_t rows);
 
