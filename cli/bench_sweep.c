@@ -46,10 +46,10 @@ static rg_code show(void *user, const rg_sweep_row *r, rg_status *st) {
     const int end = snprintf(n_out, sizeof n_out, "%u", r->n_out);
     if (r->n_out2) snprintf(n_out + end, sizeof n_out - (size_t)end, "+%u", r->n_out2);
     if (job->n_row == 1) {
-        printf("%-6s %-8s %7s %11s %4s %5s %10s %10s %6s  %s\n", "op", "type", "n_in", "n_out",
+        printf("%-7s %-8s %7s %11s %4s %5s %10s %10s %6s  %s\n", "op", "type", "n_in", "n_out",
                "cols", "tried", "usual us", "best us", "ratio", "shape");
     }
-    printf("%-6s %-8s %7u %11s %4u %5u %10.2f %10.2f %6.3f  %s%s%s\n", r->op, r->type, r->n_in,
+    printf("%-7s %-8s %7u %11s %4u %5u %10.2f %10.2f %6.3f  %s%s%s\n", r->op, r->type, r->n_in,
            n_out, r->columns, r->n_tried, r->usual_us, r->best_us,
            r->usual_us > 0 ? r->best_us / r->usual_us : 0, shape, r->fused ? " (gate and up)" : "",
            r->coding ? " (makes codes)" : "");

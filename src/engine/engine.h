@@ -158,7 +158,7 @@ void rg_core_gpu_switch(rg_core *core, uint32_t unfused, uint32_t slot_rows, boo
 /* Times every shape of the products of the model's windows on the device, writes the best to the
  * table beside the file of compiled kernels (kernels/gpu/gpu_tiles.h), which is read when a core is
  * created, and takes them from here on. They change no bit. `ops`: bits 1 rows, 2 slots of experts,
- * 4 tiles; entries of other ops and other products stay. `see` (NULL: not) gets each; what it
+ * 4 tiles, 8 tiles of experts; entries of other ops and other products stay. `see` (NULL: not) gets each; what it
  * returns ends the sweep. No sequence may exist. INVALID without a path for kernels. */
 typedef struct rg_gpu_sweep_row {
     const char *op, *type; /* static */

@@ -781,32 +781,46 @@ void rg_gpu_rec_shared(rg_gpu_rec *r, uint32_t layer, const rg_mat *next_router)
     shared_output(r, layer);
 }
 
-/* The three products of experts. */
-typedef struct expert_set {
-    rg_gpu_product gate, up, down;
-    rg_gpu_product_way gate_way, up_way, down_way;
-    bool fused;
-} expert_set;
-
 static input hidden_of(const rg_gpu_rec *r) {
     return (input){r->g->s.gate, r->g->codes.hidden};
 }
 
-static expert_set experts_of(const rg_gpu_rec *r, uint32_t layer, bool tiles) {
+static rg_gpu_product_way expert_way(const rg_gpu_rec *r, const rg_mat *w,
+                                     const rg_gpu_tile *tile) {
+    return (rg_gpu_product_way){.type = w->type,
+                                .group_rows = r->core->opt.gpu_slot_rows,
+                                .side = tile->side,
+                                .depth = tile->depth,
+                                .no_matrix = tile->no_matrix,
+                                .loop = loops(r)};
+}
+
+/* The measured shapes, if any; a sweep writes down what asks instead. */
+static void shape_experts(const rg_gpu_rec *r, rg_gpu_experts *e, bool tiles, bool measured) {
+    if (!tiles) {
+        shape(r, RG_GPU_OP_SLOTS, &e->gate, &e->gate_way);
+        if (!e->fused) shape(r, RG_GPU_OP_SLOTS, &e->up, &e->up_way);
+        shape(r, RG_GPU_OP_SLOTS, &e->down, &e->down_way);
+    } else if (r->g->noted) {
+        rg_gpu_note_experts(r->g, e);
+    } else {
+        r->g->n_shaped += measured;
+    }
+}
+
+static rg_gpu_experts experts_of(const rg_gpu_rec *r, uint32_t layer, bool tiles) {
     const rg_hparams *hp = r->core->hp;
     const rg_scratch *s = &r->g->s;
     const rg_moe_weights *w = &rg_gpu_layer(r->core, layer)->moe;
     const uint32_t n = r->win->T * hp->n_expert_used;
-    const uint32_t side = rg_gpu_tile_side(r->core, r->win->T);
-    const bool loop = loops(r);
-    const uint32_t group = r->core->opt.gpu_slot_rows;
-    expert_set e = {
-        .gate = product_of(r, &w->gate.mat, u_of(r), s->gate, n),
-        .up = product_of(r, &w->up.mat, u_of(r), s->up, n),
-        .down = product_of(r, &w->down.mat, hidden_of(r), s->expert_out, n),
-        .gate_way = {w->gate.mat.type, .group_rows = group, .side = side, .loop = loop},
-        .up_way = {w->up.mat.type, .group_rows = group, .side = side, .loop = loop},
-        .down_way = {w->down.mat.type, .group_rows = group, .side = side, .loop = loop}};
+    rg_gpu_tile tile = {0};
+    const bool measured = tiles && rg_gpu_expert_tile(r->core, layer, r->win->T, &tile);
+    rg_gpu_experts e = {.gate = product_of(r, &w->gate.mat, u_of(r), s->gate, n),
+                        .up = product_of(r, &w->up.mat, u_of(r), s->up, n),
+                        .down = product_of(r, &w->down.mat, hidden_of(r), s->expert_out, n),
+                        .gate_way = expert_way(r, &w->gate.mat, &tile),
+                        .up_way = expert_way(r, &w->up.mat, &tile),
+                        .down_way = expert_way(r, &w->down.mat, &tile)};
     e.gate.stride = w->gate.stride;
     e.up.stride = w->up.stride;
     e.down.stride = w->down.stride;
@@ -817,11 +831,7 @@ static expert_set experts_of(const rg_gpu_rec *r, uint32_t layer, bool tiles) {
     e.gate.w2 = e.up.w;
     e.down_way.coding = e.fused && codes_itself(r, &w->down.mat, r->win->T);
     if (e.down_way.coding) e.down.x = rg_at(s->gate);
-    if (!tiles) {
-        shape(r, RG_GPU_OP_SLOTS, &e.gate, &e.gate_way);
-        if (!e.fused) shape(r, RG_GPU_OP_SLOTS, &e.up, &e.up_way);
-        shape(r, RG_GPU_OP_SLOTS, &e.down, &e.down_way);
-    }
+    shape_experts(r, &e, tiles, measured);
     return e;
 }
 
@@ -834,7 +844,7 @@ static void activate(rg_gpu_rec *r, uint32_t layer) {
     rg_gpu_silu_mul(r->list, &act, r->win->T * r->core->hp->n_expert_used);
 }
 
-static void run_slots(rg_gpu_rec *r, uint32_t layer, const expert_set *e,
+static void run_slots(rg_gpu_rec *r, uint32_t layer, const rg_gpu_experts *e,
                       const rg_gpu_buffer *grids, size_t offset) {
     rg_gpu_mul_slots(r->list, &e->gate, &e->gate_way, grids, offset);
     if (!e->fused) {
@@ -847,7 +857,7 @@ static void run_slots(rg_gpu_rec *r, uint32_t layer, const expert_set *e,
     rg_gpu_mul_slots(r->list, &e->down, &e->down_way, grids, grids ? offset + 12 : 0);
 }
 
-static void run_tiles(rg_gpu_rec *r, uint32_t layer, const expert_set *e,
+static void run_tiles(rg_gpu_rec *r, uint32_t layer, const rg_gpu_experts *e,
                       const rg_gpu_buffer *grids, size_t offset) {
     rg_gpu_mul_tiles(r->list, &e->gate, &e->gate_way, grids, offset);
     rg_gpu_mul_tiles(r->list, &e->up, &e->up_way, grids, offset);
@@ -860,18 +870,19 @@ static void run_tiles(rg_gpu_rec *r, uint32_t layer, const expert_set *e,
 static void resident_experts(rg_gpu_rec *r, uint32_t layer) {
     const rg_hparams *hp = r->core->hp;
     const bool tiles = r->win->T > RG_GPU_ROWS_MAX;
-    expert_set e = experts_of(r, layer, tiles);
+    rg_gpu_experts e = experts_of(r, layer, tiles);
     if (!tiles) {
         run_slots(r, layer, &e, NULL, 0);
         return;
     }
     const uint32_t n_ff = rg_gpu_layer(r->core, layer)->moe.n_ff;
+    /* All three have the same side. */
     const rg_gpu_plan_args plan = {.ids = rg_at(r->g->s.expert_ids),
                                    .list = rg_at(r->g->list),
                                    .grids = rg_at(r->g->grids),
                                    .n = r->win->T * hp->n_expert_used,
                                    .n_expert = hp->n_expert,
-                                   .cols = 16 * rg_gpu_tile_side(r->core, r->win->T),
+                                   .cols = 16 * e.gate_way.side,
                                    .x_hidden = (n_ff + RG_GPU_TILE_ROWS - 1) / RG_GPU_TILE_ROWS,
                                    .x_out = (hp->n_embd + RG_GPU_TILE_ROWS - 1) / RG_GPU_TILE_ROWS};
     rg_gpu_plan(r->list, &plan);
@@ -881,7 +892,7 @@ static void resident_experts(rg_gpu_rec *r, uint32_t layer) {
 }
 
 uint32_t rg_gpu_expert_groups(const rg_gpu_rec *r, uint32_t layer, uint32_t k) {
-    const expert_set e = experts_of(r, layer, false);
+    const rg_gpu_experts e = experts_of(r, layer, false);
     if (k == 1) return rg_gpu_slot_groups(e.down.n_in, e.down.n_out, &e.down_way);
     const uint32_t g = rg_gpu_slot_groups(e.gate.n_in, e.gate.n_out, &e.gate_way);
     const uint32_t u = e.fused ? 0 : rg_gpu_slot_groups(e.up.n_in, e.up.n_out, &e.up_way);
@@ -891,7 +902,7 @@ uint32_t rg_gpu_expert_groups(const rg_gpu_rec *r, uint32_t layer, uint32_t k) {
 void rg_gpu_rec_phase(rg_gpu_rec *r, uint32_t layer, uint32_t phase) {
     const rg_gpu_shared *at = &r->g->at;
     const bool tiles = r->win->T > RG_GPU_ROWS_MAX;
-    expert_set e = experts_of(r, layer, tiles);
+    rg_gpu_experts e = experts_of(r, layer, tiles);
     e.gate.ids = e.up.ids = e.down.ids = rg_at(at->moe_ids);
     e.gate.list = e.up.list = e.down.list = rg_at(at->slots[phase]);
     e.gate.experts = rg_at(at->experts[0]);

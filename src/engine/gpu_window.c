@@ -309,7 +309,9 @@ static void list_phase(const run *w, uint32_t layer, uint32_t phase, const uint3
     const rg_hparams *hp = core->hp;
     const uint32_t n_ff = rg_gpu_layer(core, layer)->moe.n_ff;
     const bool tiles = w->win->T > RG_GPU_ROWS_MAX;
-    const uint32_t cols = 16 * rg_gpu_tile_side(core, w->win->T);
+    rg_gpu_tile shape;
+    (void)rg_gpu_expert_tile(core, layer, w->win->T, &shape);
+    const uint32_t cols = 16 * shape.side;
     const uint32_t n_slot = w->win->T * hp->n_expert_used;
     const rg_gpu_rec r = rec_of(w, NULL);
     uint32_t *list = w->g->to.slots[phase], *tile = list + n_slot, *grid = w->g->to.grids[phase];

@@ -30,6 +30,7 @@ static rg_gpu_tile sample[] = {
      .side = 8,
      .depth = 4},
     {.key = {RG_GPU_OP_TILES, RG_TYPE_Q6_K, false, false, 2560, 640, 64, 0}, .side = 2},
+    {.key = {RG_GPU_OP_EXPERTS, RG_TYPE_IQ2_XS, false, false, 2560, 640, 5120, 0}, .side = 1},
 };
 static const rg_gpu_tiles table = {sample, (uint32_t)RG_ARRAY_LEN(sample)};
 
@@ -140,23 +141,25 @@ static rg_code read_text(const char *lines) {
 static void unsound(void **state) {
     (void)state;
     static const char *const bad[] = {
-        "1\n",                                       /* fewer lines than said */
-        "0\nrows q8_0 0 0 64 64 1 0 1 0 0 0 0\n",    /* more */
-        "1\nrows q8_0 0 0 64 64 1 0 3 0 0 0 0\n",    /* three rows of a lane */
-        "1\nrows q8_0 0 0 64 64 16 0 1 0 0 0 0\n",   /* sixteen columns */
-        "1\nrows q8_0 0 0 64 64 1 0 1 2 0 0 0\n",    /* a tile's side */
-        "1\nrows q8_0 0 0 0 64 1 0 1 0 0 0 0\n",     /* rows of nothing */
-        "1\ntiles q8_0 0 0 64 64 64 0 0 3 0 0 0\n",  /* side 3 */
-        "1\ntiles q8_0 0 0 64 64 64 0 0 8 0 0 1\n",  /* side 8 without matrix units */
-        "1\ntiles f32 0 0 64 64 64 0 0 8 0 0 0\n",   /* the same: floats have none */
-        "1\ntiles q8_0 0 0 64 64 64 0 0 4 5 0 0\n",  /* depth 5 */
-        "1\ncolumns q8_0 0 0 64 64 1 0 1 0 0 0 0\n", /* an op that is not there */
-        "1\nrows q9_0 0 0 64 64 1 0 1 0 0 0 0\n",    /* a type */
-        "1\nslots q8_0 0 0 64 64 1 8 1 0 0 0 0\n",   /* two matrices of an expert */
-        "1\nrows q8_0 1 0 64 64 1 8 1 0 0 0 0\n",    /* of gate and up */
-        "1\nrows q8_0 0 0 64 64 1 0 1 0 0 0\n",      /* a word too few */
-        "1\nrows q8_0 0 0 64 64 1 0 1 0 0 0 0 0\n",  /* one too many */
-        "1\nrows q8_0 0 0 64 64 1 0 -1 0 0 0 0\n",   /* a sign */
+        "1\n",                                        /* fewer lines than said */
+        "0\nrows q8_0 0 0 64 64 1 0 1 0 0 0 0\n",     /* more */
+        "1\nrows q8_0 0 0 64 64 1 0 3 0 0 0 0\n",     /* three rows of a lane */
+        "1\nrows q8_0 0 0 64 64 16 0 1 0 0 0 0\n",    /* sixteen columns */
+        "1\nrows q8_0 0 0 64 64 1 0 1 2 0 0 0\n",     /* a tile's side */
+        "1\nrows q8_0 0 0 0 64 1 0 1 0 0 0 0\n",      /* rows of nothing */
+        "1\ntiles q8_0 0 0 64 64 64 0 0 3 0 0 0\n",   /* side 3 */
+        "1\ntiles q8_0 0 0 64 64 64 0 0 8 0 0 1\n",   /* side 8 without matrix units */
+        "1\ntiles f32 0 0 64 64 64 0 0 8 0 0 0\n",    /* the same: floats have none */
+        "1\ntiles q8_0 0 0 64 64 64 0 0 4 5 0 0\n",   /* depth 5 */
+        "1\nexperts q8_0 0 0 64 64 64 0 0 3 0 0 0\n", /* side 3 of experts */
+        "1\nexperts q8_0 0 0 64 64 64 0 2 4 0 0 0\n", /* rows of a lane in tiles */
+        "1\ncolumns q8_0 0 0 64 64 1 0 1 0 0 0 0\n",  /* an op that is not there */
+        "1\nrows q9_0 0 0 64 64 1 0 1 0 0 0 0\n",     /* a type */
+        "1\nslots q8_0 0 0 64 64 1 8 1 0 0 0 0\n",    /* two matrices of an expert */
+        "1\nrows q8_0 1 0 64 64 1 8 1 0 0 0 0\n",     /* of gate and up */
+        "1\nrows q8_0 0 0 64 64 1 0 1 0 0 0\n",       /* a word too few */
+        "1\nrows q8_0 0 0 64 64 1 0 1 0 0 0 0 0\n",   /* one too many */
+        "1\nrows q8_0 0 0 64 64 1 0 -1 0 0 0 0\n",    /* a sign */
         "1\nrows q8_0 0 0 99999999999 64 1 0 1 0 0 0 0\n",
         "4097\n",
         "-1\n",
@@ -205,6 +208,15 @@ static void choosing(void **state) {
                          tiles[i].side != 0);
         assert_int_equal(way.side, tiles[i].side);
     }
+    /* Those of experts are for as many slots, and for experts alone. */
+    const rg_gpu_tile_key key = sample[table.n - 1].key;
+    rg_gpu_tile_key other = key;
+    assert_ptr_equal(rg_gpu_tiles_find(&table, &key), &sample[table.n - 1]);
+    other.n = key.n - 1;
+    assert_null(rg_gpu_tiles_find(&table, &other));
+    other = key;
+    other.op = RG_GPU_OP_TILES;
+    assert_null(rg_gpu_tiles_find(&table, &other));
 }
 
 /* The file of each device has its own name, beside the kernels. */
@@ -228,7 +240,8 @@ static void candidates(void **state) {
         {RG_GPU_OP_ROWS, RG_TYPE_Q4_K, false, true, 256, 64, 8, 0},
         {RG_GPU_OP_SLOTS, RG_TYPE_IQ3_XXS, true, false, 256, 64, 1, 0},
         {RG_GPU_OP_TILES, RG_TYPE_Q4_K, false, false, 256, 640, 64, 0},
-        {RG_GPU_OP_TILES, RG_TYPE_F32, false, false, 256, 640, 64, 0}};
+        {RG_GPU_OP_TILES, RG_TYPE_F32, false, false, 256, 640, 64, 0},
+        {RG_GPU_OP_EXPERTS, RG_TYPE_IQ3_XXS, false, false, 256, 640, 160, 0}};
     rg_gpu_tile all[RG_GPU_CANDIDATES_MAX];
     for (size_t i = 0; i < RG_ARRAY_LEN(keys); i++) {
         rg_gpu_tiles got;

@@ -107,10 +107,13 @@ static rg_gpu_kernel rows_kernel(const rg_gpu_product *p, const rg_gpu_product_w
                            .n_spec = 11};
 }
 
+bool rg_gpu_has_matrix(const rg_gpu_info *info, rg_type type) {
+    return info->matrix && !rg_gpu_takes_floats(type) && type != RG_TYPE_NVFP4;
+}
+
 /* Whether matrix units make the tiles. */
 static bool by_matrix(const rg_gpu_list *list, const rg_gpu_product_way *way) {
-    return rg_gpu_list_info(list)->matrix && !way->no_matrix && !rg_gpu_takes_floats(way->type) &&
-           way->type != RG_TYPE_NVFP4;
+    return !way->no_matrix && rg_gpu_has_matrix(rg_gpu_list_info(list), way->type);
 }
 
 /* Bytes of a table of mul_mat.comp's types in shared memory, and of what its tiles take. */

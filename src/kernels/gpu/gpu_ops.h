@@ -16,6 +16,7 @@
 #define RG_GPU_EXPERT_MAX   4096u /* of a layer */
 #define RG_GPU_ROWS_MAX     8u    /* a product of more rows takes tiles */
 #define RG_GPU_TILE_ROWS    64u   /* weight rows of a tile */
+#define RG_GPU_SIDE_MAX     4u    /* columns / 16 of a tile that matrix units do not make */
 
 typedef uint64_t rg_gpu_ptr; /* a device address; 0 = none */
 
@@ -23,6 +24,8 @@ typedef uint64_t rg_gpu_ptr; /* a device address; 0 = none */
 RG_MUST_CHECK rg_code rg_gpu_tables_create(rg_gpu *gpu, rg_gpu_buffer *out, rg_status *st);
 /* Whether products and embeddings take weights of this type. */
 bool rg_gpu_computes(rg_type type);
+/* Whether matrix units of such a device make tiles of such weights. */
+bool rg_gpu_has_matrix(const rg_gpu_info *info, rg_type type);
 
 typedef enum rg_gpu_epilogue {
     RG_GPU_PLAIN,

@@ -10,12 +10,15 @@
 
 #define FILE_BYTES_MAX ((size_t)1 << 20)
 #define ACCUMULATORS   32u /* rows of a lane times columns that are worth a try */
-#define SIDE_MAX       4u  /* without matrix units */
 
-static const char *const op_names[RG_GPU_OP_COUNT] = {"rows", "slots", "tiles"};
+static const char *const op_names[RG_GPU_OP_COUNT] = {"rows", "slots", "tiles", "experts"};
 
 const char *rg_gpu_tile_op_name(rg_gpu_tile_op op) {
     return op_names[op];
+}
+
+static bool in_tiles(rg_gpu_tile_op op) {
+    return op == RG_GPU_OP_TILES || op == RG_GPU_OP_EXPERTS;
 }
 
 /* ---- keys ----------------------------------------------------------------------------------- */
@@ -31,7 +34,7 @@ rg_gpu_tile_key rg_gpu_tile_key_of(rg_gpu_tile_op op, const rg_gpu_product *p,
                              .coding = way->coding,
                              .n_in = p->n_in,
                              .n_out = p->n_out,
-                             .n = op == RG_GPU_OP_TILES ? p->n : n,
+                             .n = in_tiles(op) ? p->n : n,
                              .n_out2 = p->n_out2};
 }
 
@@ -52,33 +55,34 @@ void rg_gpu_tile_put(const rg_gpu_tile *t, rg_gpu_product_way *way) {
     way->no_matrix = way->no_matrix || t->no_matrix;
 }
 
-bool rg_gpu_tiles_choose(const rg_gpu_tiles *tiles, rg_gpu_tile_op op, const rg_gpu_product *p,
-                         rg_gpu_product_way *way) {
-    const rg_gpu_tile_key key = rg_gpu_tile_key_of(op, p, way);
+const rg_gpu_tile *rg_gpu_tiles_find(const rg_gpu_tiles *tiles, const rg_gpu_tile_key *key) {
     const rg_gpu_tile *best = NULL;
     for (uint32_t i = 0; i < tiles->n; i++) {
         const rg_gpu_tile *t = &tiles->all[i];
-        if (!same_product(&t->key, &key)) continue;
-        if (op == RG_GPU_OP_TILES ? t->key.n > key.n : t->key.n != key.n) continue;
+        if (!same_product(&t->key, key)) continue;
+        if (in_tiles(key->op) ? t->key.n > key->n : t->key.n != key->n) continue;
         if (!best || t->key.n > best->key.n) best = t;
     }
+    return best;
+}
+
+bool rg_gpu_tiles_choose(const rg_gpu_tiles *tiles, rg_gpu_tile_op op, const rg_gpu_product *p,
+                         rg_gpu_product_way *way) {
+    const rg_gpu_tile_key key = rg_gpu_tile_key_of(op, p, way);
+    const rg_gpu_tile *best = rg_gpu_tiles_find(tiles, &key);
     if (best) rg_gpu_tile_put(best, way);
     return best != NULL;
 }
 
 /* ---- candidates ----------------------------------------------------------------------------- */
 
-static bool has_matrix(const rg_gpu_tile_key *key, const rg_gpu_info *info) {
-    return info->matrix && !rg_gpu_takes_floats(key->type) && key->type != RG_TYPE_NVFP4;
-}
-
 static uint32_t tile_candidates(rg_gpu_tile *out, uint32_t n, const rg_gpu_tile_key *key,
                                 const rg_gpu_info *info) {
-    const bool matrix = has_matrix(key, info);
-    for (uint32_t side = 1; side <= (matrix ? 8u : SIDE_MAX); side *= 2) {
+    const bool matrix = rg_gpu_has_matrix(info, key->type);
+    for (uint32_t side = 1; side <= (matrix ? 8u : RG_GPU_SIDE_MAX); side *= 2) {
         for (uint32_t depth = 0; depth <= (matrix ? 4u : 0u); depth += 2)
             out[n++] = (rg_gpu_tile){.key = *key, .side = side, .depth = depth};
-        if (matrix && side <= SIDE_MAX)
+        if (matrix && side <= RG_GPU_SIDE_MAX)
             out[n++] = (rg_gpu_tile){.key = *key, .side = side, .no_matrix = true};
     }
     return n;
@@ -88,7 +92,7 @@ uint32_t rg_gpu_tile_candidates(rg_gpu_tile out[RG_GPU_CANDIDATES_MAX], const rg
                                 const rg_gpu_info *info) {
     uint32_t n = 0;
     out[n++] = (rg_gpu_tile){.key = *key};
-    if (key->op == RG_GPU_OP_TILES) return tile_candidates(out, n, key, info);
+    if (in_tiles(key->op)) return tile_candidates(out, n, key, info);
     for (uint32_t group = 1; group <= 4 && group * key->n <= ACCUMULATORS; group *= 2) {
         out[n++] = (rg_gpu_tile){.key = *key, .group_rows = group};
         out[n++] = (rg_gpu_tile){.key = *key, .group_rows = group, .loop = true};
@@ -101,8 +105,9 @@ static bool is_sound(const rg_gpu_tile *t, const rg_gpu_info *info) {
     const rg_gpu_tile_key *k = &t->key;
     if (!rg_gpu_computes(k->type) || !k->n_in || !k->n_out || !k->n) return false;
     if (k->n_out2 && (k->op != RG_GPU_OP_ROWS || k->fused)) return false;
-    if (k->op == RG_GPU_OP_TILES) {
-        const uint32_t most = has_matrix(k, info) && !t->no_matrix ? 8 : SIDE_MAX;
+    if (in_tiles(k->op)) {
+        const bool matrix = rg_gpu_has_matrix(info, k->type) && !t->no_matrix;
+        const uint32_t most = matrix ? 8 : RG_GPU_SIDE_MAX;
         const bool power = (t->side & (t->side - 1)) == 0;
         return !t->group_rows && power && t->side <= most && t->depth <= 4 && !t->loop;
     }
