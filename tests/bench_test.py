@@ -158,6 +158,7 @@ class DeviceKernels(unittest.TestCase):
         self.assertLessEqual({"q8_0", "iq4_nl"}, {row["type"] for row in products})
         for row in products:
             self.assertGreater(row["gb_s"], 0, row)
+            self.assertGreater(row["gmac_s"], 0, row)
             self.assertEqual(row["calls"] % table["decode"]["tokens"], 0, row)
         self.assertEqual(sum(row["calls"] for row in rows if row["kernel"] == "embed"), 6)
         self.assertEqual({row["part"] for row in rows}, {"device"})

@@ -125,7 +125,8 @@ void rg_gpu_note(rg_gpu_core *g, rg_gpu_tile_op op, const rg_gpu_product *p,
 typedef struct rg_gpu_experts {
     rg_gpu_product gate, up, down;
     rg_gpu_product_way gate_way, up_way, down_way;
-    bool fused; /* gate and up in one; not in tiles */
+    bool fused;                /* gate and up in one; not in tiles */
+    uint32_t n_slot, n_matrix; /* that are listed; 0 matrices: not known */
 } rg_gpu_experts;
 void rg_gpu_note_experts(rg_gpu_core *g, const rg_gpu_experts *e);
 /* All products of the core's windows of 1, 2, 4, 8 rows and of a chunk into an empty notebook. */
@@ -260,8 +261,9 @@ void rg_gpu_rec_shared(rg_gpu_rec *r, uint32_t layer, const rg_mat *next_router)
 /* All of a layer's experts, in memory and chosen by the device: what depends on the same input goes
  * side by side. */
 void rg_gpu_rec_moe(rg_gpu_rec *r, uint32_t layer);
-/* The experts that the host listed for a phase. */
-void rg_gpu_rec_phase(rg_gpu_rec *r, uint32_t layer, uint32_t phase);
+/* The experts that the host listed for a phase: so many of them, with so many slots. */
+void rg_gpu_rec_phase(rg_gpu_rec *r, uint32_t layer, uint32_t phase, uint32_t n_expert,
+                      uint32_t n_slot);
 void rg_gpu_rec_combine(rg_gpu_rec *r, uint32_t layer);
 /* Logits to where the host sees them; with `best_only` (one row) the best one of them alone. */
 void rg_gpu_rec_head(rg_gpu_rec *r, const rg_hc_weights *hc, const rg_mat *output, uint32_t row,

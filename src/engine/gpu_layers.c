@@ -844,27 +844,41 @@ static void activate(rg_gpu_rec *r, uint32_t layer) {
     rg_gpu_silu_mul(r->list, &act, r->win->T * r->core->hp->n_expert_used);
 }
 
+/* A product of experts whose grid is in a buffer, if any; lists say how much it is. */
+static void mul_slots(rg_gpu_rec *r, const rg_gpu_experts *e, const rg_gpu_product *p,
+                      const rg_gpu_product_way *way, const rg_gpu_buffer *grids, size_t offset) {
+    /* Each slot reads its expert: no two of a row's are one. */
+    if (grids) rg_gpu_product_counts(r->list, p, way, e->n_slot, e->n_slot);
+    rg_gpu_mul_slots(r->list, p, way, grids, offset);
+}
+
+static void mul_tiles(rg_gpu_rec *r, const rg_gpu_experts *e, const rg_gpu_product *p,
+                      const rg_gpu_product_way *way, const rg_gpu_buffer *grids, size_t offset) {
+    rg_gpu_product_counts(r->list, p, way, e->n_matrix, e->n_slot);
+    rg_gpu_mul_tiles(r->list, p, way, grids, offset);
+}
+
 static void run_slots(rg_gpu_rec *r, uint32_t layer, const rg_gpu_experts *e,
                       const rg_gpu_buffer *grids, size_t offset) {
-    rg_gpu_mul_slots(r->list, &e->gate, &e->gate_way, grids, offset);
+    mul_slots(r, e, &e->gate, &e->gate_way, grids, offset);
     if (!e->fused) {
-        rg_gpu_mul_slots(r->list, &e->up, &e->up_way, grids, offset);
+        mul_slots(r, e, &e->up, &e->up_way, grids, offset);
         sync(r); /* gate, up */
         activate(r, layer);
     }
     sync(r); /* hidden */
     if (e->fused && !e->down_way.coding) quantize(r, hidden_of(r), e->down.n_in, e->down.n);
-    rg_gpu_mul_slots(r->list, &e->down, &e->down_way, grids, grids ? offset + 12 : 0);
+    mul_slots(r, e, &e->down, &e->down_way, grids, grids ? offset + 12 : 0);
 }
 
 static void run_tiles(rg_gpu_rec *r, uint32_t layer, const rg_gpu_experts *e,
                       const rg_gpu_buffer *grids, size_t offset) {
-    rg_gpu_mul_tiles(r->list, &e->gate, &e->gate_way, grids, offset);
-    rg_gpu_mul_tiles(r->list, &e->up, &e->up_way, grids, offset);
+    mul_tiles(r, e, &e->gate, &e->gate_way, grids, offset);
+    mul_tiles(r, e, &e->up, &e->up_way, grids, offset);
     sync(r); /* gate, up */
     activate(r, layer);
     sync(r); /* hidden */
-    rg_gpu_mul_tiles(r->list, &e->down, &e->down_way, grids, offset + 12);
+    mul_tiles(r, e, &e->down, &e->down_way, grids, offset + 12);
 }
 
 static void resident_experts(rg_gpu_rec *r, uint32_t layer) {
@@ -888,6 +902,7 @@ static void resident_experts(rg_gpu_rec *r, uint32_t layer) {
     rg_gpu_plan(r->list, &plan);
     sync(r); /* list, grids */
     e.gate.list = e.up.list = e.down.list = rg_at(r->g->list);
+    e.n_slot = plan.n; /* of how many experts the device decides */
     run_tiles(r, layer, &e, &r->g->scratch, rg_at(r->g->grids) - r->g->scratch.address);
 }
 
@@ -899,7 +914,8 @@ uint32_t rg_gpu_expert_groups(const rg_gpu_rec *r, uint32_t layer, uint32_t k) {
     return g > u ? g : u;
 }
 
-void rg_gpu_rec_phase(rg_gpu_rec *r, uint32_t layer, uint32_t phase) {
+void rg_gpu_rec_phase(rg_gpu_rec *r, uint32_t layer, uint32_t phase, uint32_t n_expert,
+                      uint32_t n_slot) {
     const rg_gpu_shared *at = &r->g->at;
     const bool tiles = r->win->T > RG_GPU_ROWS_MAX;
     rg_gpu_experts e = experts_of(r, layer, tiles);
@@ -908,6 +924,8 @@ void rg_gpu_rec_phase(rg_gpu_rec *r, uint32_t layer, uint32_t phase) {
     e.gate.experts = rg_at(at->experts[0]);
     e.gate.experts2 = e.up.experts = rg_at(at->experts[1]);
     e.down.experts = rg_at(at->experts[2]);
+    e.n_slot = n_slot;
+    e.n_matrix = n_expert;
     const size_t offset = rg_at(at->grids[phase]) - r->g->shared.address;
     if (tiles) {
         run_tiles(r, layer, &e, &r->g->shared, offset);

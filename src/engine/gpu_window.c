@@ -301,9 +301,9 @@ static void choose(const run *w, uint32_t layer) {
     memcpy(w->g->to.moe_ids, core->s.expert_ids, n * sizeof *core->s.expert_ids);
 }
 
-/* Slots of the experts of items[n] (or `active`) into the list of a phase. */
-static void list_phase(const run *w, uint32_t layer, uint32_t phase, const uint32_t *experts,
-                       uint32_t n) {
+/* Slots of the experts of items[n] (or `active`) into the list of a phase; returns how many. */
+static uint32_t list_phase(const run *w, uint32_t layer, uint32_t phase, const uint32_t *experts,
+                           uint32_t n) {
     const rg_core *core = w->core;
     const rg_scratch *s = &core->s;
     const rg_hparams *hp = core->hp;
@@ -336,6 +336,7 @@ static void list_phase(const run *w, uint32_t layer, uint32_t phase, const uint3
         grid[3 * k + 1] = tiles ? count_tile : count_slot;
         grid[3 * k + 2] = 1;
     }
+    return count_slot;
 }
 
 static void tell_expert(const run *w, uint32_t layer, uint32_t expert) {
@@ -351,9 +352,9 @@ static rg_code run_phase(const run *w, uint32_t layer, uint32_t phase, const uin
                          uint32_t n, uint64_t *value, rg_status *st) {
     for (uint32_t i = 0; i < n; i++)
         tell_expert(w, layer, experts[i]);
-    list_phase(w, layer, phase, experts, n);
+    const uint32_t n_slot = list_phase(w, layer, phase, experts, n);
     rg_gpu_rec r = begin_step(w, 2 + phase);
-    rg_gpu_rec_phase(&r, layer, phase);
+    rg_gpu_rec_phase(&r, layer, phase, n, n_slot);
     return submit_step(w, 2 + phase, value, st);
 }
 
@@ -570,7 +571,7 @@ static rg_code prewarm_turns(const run *w, rg_status *st) {
         rg_gpu_rec_router(&r, i, true);
         rg_gpu_rec_router(&r, i, false);
         rg_gpu_rec_shared(&r, i, rg_experts_next_router(w->core, i));
-        rg_gpu_rec_phase(&r, i, 0);
+        rg_gpu_rec_phase(&r, i, 0, 0, 0);
         rg_gpu_rec_combine(&r, i);
     }
     record_end(w, &r);

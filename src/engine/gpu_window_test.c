@@ -198,7 +198,42 @@ static void check_table(const rg_core *core, const rg_core_gpu_row *rows, uint32
     assert_int_equal(device + host, core->gpu->windows_ns);
 }
 
-/* Rows of the profile hold every dispatch; products know their bytes. Streamed windows too. */
+static uint64_t size_of(const rg_mat *w) {
+    return (uint64_t)w->n_in * w->n_out;
+}
+
+/* Multiply-adds of a row's products: every matrix once, of the experts those that are used. With
+ * experts that stream also the routers of the next layers, which guess. */
+static uint64_t multiplies_of(const rg_core *core) {
+    const rg_weights *w = &core->w;
+    uint64_t n = size_of(&w->output) + size_of(&w->output_hc.down) + size_of(&w->output_hc.up);
+    for (uint32_t i = 0; i < core->hp->n_layer; i++) {
+        const rg_layer_weights *l = &w->layers[i];
+        const rg_hc_weights *hc[2] = {&l->hc_attn, &l->hc_ffn};
+        const rg_moe_weights *m = &l->moe;
+        for (uint32_t k = 0; k < 2; k++)
+            n += size_of(&hc[k]->down) + size_of(&hc[k]->up) + size_of(&hc[k]->inject);
+        if (l->is_attn) {
+            n += size_of(&l->attn.q) + size_of(&l->attn.k) + size_of(&l->attn.v);
+            n += size_of(&l->attn.out);
+            if (l->attn.ratio) n += size_of(&l->attn.idx_q) + size_of(&l->attn.idx_k);
+        } else {
+            n += size_of(&l->gdn.qkv) + size_of(&l->gdn.gate) + size_of(&l->gdn.alpha);
+            n += size_of(&l->gdn.beta) + size_of(&l->gdn.out);
+        }
+        if (l->has_ple) n += size_of(&l->ple.key) + size_of(&l->ple.value);
+        n += size_of(&m->router) + size_of(&m->shared_gate_inp) + size_of(&m->shared_gate);
+        n += size_of(&m->shared_up) + size_of(&m->shared_down);
+        n += core->hp->n_expert_used *
+             (size_of(&m->gate.mat) + size_of(&m->up.mat) + size_of(&m->down.mat));
+        const rg_mat *next = core->stream ? rg_experts_next_router(core, i) : NULL;
+        if (next) n += size_of(next);
+    }
+    return n;
+}
+
+/* Rows of the profile hold every dispatch; products know their bytes and how much they multiply.
+ * Streamed windows too. */
 static void profile_rows(void **state) {
     (void)state;
     bench b = open_bench("a-mix.gguf", "a-mix", 6);
@@ -213,14 +248,19 @@ static void profile_rows(void **state) {
         eval(core, &b, 6, 0, &s);
         rg_core_gpu_counts(core, &dispatches, &barriers);
         const uint32_t n = rg_core_gpu_rows(core, rows, CAP);
-        uint64_t calls = 0, products = 0;
+        uint64_t calls = 0, products = 0, multiplies = 0;
         for (uint32_t i = 0; i < n; i++) {
             calls += rows[i].calls;
             products += strcmp(rows[i].name, "mul_rows") == 0 && rows[i].type[0] && rows[i].bytes;
+            multiplies += rows[i].ops;
+            /* What multiplies is of a type of weights. */
+            assert_true(!rows[i].ops || rows[i].type[0]);
+            assert_true(!rows[i].ops || rows[i].bytes);
             if (i) assert_true(rows[i - 1].ns >= rows[i].ns);
         }
         assert_int_equal(calls, dispatches);
         assert_true(products > 0);
+        assert_int_equal(multiplies, b.n * multiplies_of(core));
         assert_true(n && rows[0].ns > 0);
         check_table(core, rows, n);
         rg_core_gpu_rows_reset(core);

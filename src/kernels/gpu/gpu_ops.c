@@ -225,19 +225,19 @@ bool rg_gpu_mul_codes(rg_type type, uint32_t n_in) {
            type != RG_TYPE_IQ1_M;
 }
 
-/* Weights, rows of x and results of a product of `n` rows with `matrices` matrices. */
-static uint64_t bytes_of(const rg_gpu_product *p, const rg_gpu_product_way *way, uint64_t matrices,
-                         uint64_t n) {
+void rg_gpu_product_counts(rg_gpu_list *list, const rg_gpu_product *p,
+                           const rg_gpu_product_way *way, uint32_t matrices, uint32_t n) {
     const bool f32 = rg_gpu_takes_floats(way->type) || way->coding;
     const uint64_t x = f32 ? (uint64_t)p->n_in * sizeof(float) : rg_gpu_act_bytes(p->n_in);
-    const uint64_t n_out = (uint64_t)p->n_out + p->n_out2;
-    const uint64_t w = n_out * p->row_bytes * (way->fused ? 2 : 1);
-    return matrices * w + n * x + n * n_out * sizeof(float);
+    const uint64_t n_out = (uint64_t)p->n_out + p->n_out2, w_rows = n_out * (way->fused ? 2 : 1);
+    const uint64_t bytes = matrices * w_rows * p->row_bytes + n * (x + n_out * sizeof(float));
+    rg_gpu_list_moves(list, matrices ? bytes : 0);
+    rg_gpu_list_multiplies(list, n * w_rows * p->n_in);
 }
 
 void rg_gpu_mul(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way) {
     _Static_assert(sizeof *p == RG_GPU_PUSH_BYTES_MAX, "as product.glsl");
-    rg_gpu_list_moves(list, bytes_of(p, way, 1, p->n));
+    rg_gpu_product_counts(list, p, way, 1, p->n);
     const bool narrow = p->n_out <= NARROW && !way->side;
     if (p->n <= RG_GPU_ROWS_MAX || narrow) {
         const uint32_t cols = p->n <= RG_GPU_ROWS_MAX ? p->n : RG_GPU_ROWS_MAX;
@@ -277,7 +277,7 @@ void rg_gpu_mul_slots(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_p
     if (grid) {
         rg_gpu_dispatch_indirect(list, &k, p, sizeof *p, grid, offset);
     } else {
-        rg_gpu_list_moves(list, bytes_of(p, way, p->n, p->n));
+        rg_gpu_product_counts(list, p, way, p->n, p->n);
         rg_gpu_dispatch(list, &k, p, sizeof *p,
                         (rg_gpu_grid){rg_gpu_slot_groups(p->n_in, p->n_out, way), p->n, 1});
     }
@@ -380,6 +380,7 @@ void rg_gpu_hc_up(rg_gpu_list *list, const rg_gpu_hc_up_args *a, rg_type type, u
     rg_gpu_list_moves(
         list, (uint64_t)n_hc * a->n * a->row_bytes +
                   rows * (floats(1, n_in) + floats(n_hc + 1, a->n) + rg_gpu_act_bytes(a->n)));
+    rg_gpu_list_multiplies(list, (uint64_t)rows * n_hc * a->n * n_in);
     run(list, "hc_up", spec, 4, PUSH(a, row_bytes), (rg_gpu_grid){a->n / 32, 1, 1});
 }
 

@@ -90,6 +90,11 @@ void rg_gpu_quantize(rg_gpu_list *list, const rg_gpu_quantize_args *a, uint32_t 
 
 /* Whether a product with such weights and rows of n_in values can make codes itself. */
 bool rg_gpu_mul_codes(rg_type type, uint32_t n_in);
+/* What the next dispatch of the list computes, for its time: a product of `matrices` of n rows in
+ * all. The ops below that know it say so themselves; those whose grid is in a buffer do not. 0
+ * matrices: not known. */
+void rg_gpu_product_counts(rg_gpu_list *list, const rg_gpu_product *p,
+                           const rg_gpu_product_way *way, uint32_t matrices, uint32_t n);
 /* One matrix, p->n rows. */
 void rg_gpu_mul(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way);
 /* Experts, slot by slot: p->n slots, or as many as `grid` says ({rg_gpu_slot_groups, slots, 1} at

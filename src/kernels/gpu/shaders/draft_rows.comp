@@ -48,7 +48,7 @@ float squares_of(uint tid, F32 x, uint n) {
     return sum_256(tid, s);
 }
 
-// Values i .. i + 3 of the half that begins at `at` of a row of n_row. All threads call it together.
+// Values i .. i + 3 of the half that begins at `at` of a row of n_row. All threads call it at once.
 void put(uint tid, vec4 v, uint row, uint n_row, uint at, uint i) {
     uint left = i < p.n ? p.n - i : 0u;
     store_4(p.y, row * n_row + at + i, left, (p.n & 3u) == 0u, v);

@@ -17,7 +17,7 @@ layout(constant_id = 6) const uint FUSED = 0u; // y = silu(w x) * (w2 x)
 layout(constant_id = 7) const uint N_IN = 0u;   // values of a row
 layout(constant_id = 8) const uint CODING = 0u; // x are f32 rows that become codes here
 layout(constant_id = 9) const uint UNROLL = 0u; // the loop over a row written out
-layout(constant_id = 10) const uint SECOND = 0u; // 1 + what becomes of a second W's; 0: there is none
+layout(constant_id = 10) const uint SECOND = 0u; // 1 + epilogue of a second W; 0: there is none
 
 const uint SETS = 1u + FUSED;
 const uint LANES = 8u * STREAMS;           // of a row
