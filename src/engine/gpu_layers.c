@@ -6,7 +6,7 @@
 #include <math.h>
 
 static void sync(const rg_gpu_rec *r) {
-    rg_gpu_barrier(r->list);
+    rg_gpu_barrier(r->list); /* for what its callers say */
 }
 
 /* Whether ops of a window of `rows` go together. */

@@ -18,7 +18,7 @@ layout(push_constant, scalar) uniform Push {
 void main() {
     uint i = 4u * gl_GlobalInvocationID.x, t = gl_WorkGroupID.y;
     load_tables(gl_LocalInvocationID.x, 64u, p.tables);
-    barrier();
+    barrier(); // tables
     if (i >= p.n) return;
     vec4 w = values_at(p.w + uint64_t(p.ids.v[t]) * p.row_bytes, i, p.n);
     for (uint s = 0u; s < p.n_hc; s++)

@@ -220,7 +220,7 @@ void main() {
             part[at * (LANES + 1u) + lane] = acc[r * COLS + c];
         }
     }
-    barrier();
+    barrier(); // parts of all lanes
     for (uint o = tid; o < n_row * COLS; o += 128u) {
         uint c = o % COLS;
         if (c >= n_col) continue;
