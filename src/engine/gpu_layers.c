@@ -727,13 +727,13 @@ static bool shared_fused(const rg_gpu_rec *r, uint32_t layer) {
 }
 
 /* The shared expert in three steps: products of u, activation (if they were two), output. The rows
- * of a router that reads u too go with its gate. */
+ * of a router that reads u too (logits NULL: of none) go with its gate. */
 static void shared_products(rg_gpu_rec *r, uint32_t layer, const rg_mat *router, float *logits) {
     const rg_scratch *s = &r->g->s;
     const rg_moe_weights *w = &rg_gpu_layer(r->core, layer)->moe;
     const uint32_t T = r->win->T;
     const target sigma = {&w->shared_gate_inp, s->shared_sigma, RG_GPU_SIGMOID};
-    if (router) {
+    if (logits) {
         multiply_both(r, u_of(r), T, (target){router, logits, RG_GPU_PLAIN}, sigma);
     } else {
         multiply(r, sigma.w, u_of(r), sigma.y, T, sigma.epilogue, 1.0f);
@@ -772,7 +772,7 @@ static void shared_output(rg_gpu_rec *r, uint32_t layer) {
 }
 
 void rg_gpu_rec_shared(rg_gpu_rec *r, uint32_t layer, const rg_mat *next_router) {
-    shared_products(r, layer, next_router, r->g->s.ahead);
+    shared_products(r, layer, next_router, next_router ? r->g->s.ahead : NULL);
     sync(r); /* hidden and up of the shared expert */
     if (!shared_fused(r, layer)) {
         shared_activation(r);

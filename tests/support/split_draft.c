@@ -1,15 +1,13 @@
 #include "support/split_draft.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "support/gguf_writer.h"
 
 static void check(rg_code rc, const rg_status *st) {
-    if (rc == RG_OK) return;
-    fprintf(stderr, "%s\n", st->message);
-    exit(1);
+    if (rc != RG_OK) fprintf(stderr, "%s\n", st->message);
+    RG_ASSERT(rc == RG_OK);
 }
 
 /* Half of each row, under the name with eh_proj replaced. */
@@ -19,10 +17,7 @@ static void add_half(rg_gguf_writer *w, const rg_tensor *t, const uint8_t *data,
     const uint64_t ne[2] = {t->ne[0] / 2, t->ne[1]};
     char name[RG_GGUF_NAME_MAX];
     rg_status st = {0};
-    if (part != rg_row_bytes(t->type, ne[0])) {
-        fprintf(stderr, "%s: no whole blocks in half a row\n", t->name);
-        exit(1);
-    }
+    RG_ASSERT(part == rg_row_bytes(t->type, ne[0])); /* whole blocks */
     uint8_t *rows = rg_alloc(ne[1], part, &st);
     check(rows ? RG_OK : RG_NOMEM, &st);
     for (uint64_t i = 0; i < ne[1]; i++)
