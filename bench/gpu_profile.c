@@ -53,6 +53,7 @@ static const struct {
             {"shared expert", RG_GPU_FUSE_SHARED, 0},
             {"loops unrolled", RG_GPU_LOOP, 0},
             {"best logit", RG_GPU_FEW, 0},
+            {"pairs of products", RG_GPU_FUSE_PAIRS, 0},
             {"all apart", RG_GPU_FUSE_ALL, 0},
             {"expert rows 1", 0, 1},
             {"expert rows 2", 0, 2}};

@@ -25,11 +25,12 @@ static void describe(const rg_sweep_row *r, char out[64]) {
 
 static rg_code add_json(sweep_job *job, const rg_sweep_row *r, rg_status *st) {
     json_t *o = json_pack(
-        "{s:s, s:s, s:i, s:i, s:i, s:b, s:b, s:i, s:i, s:i, s:b, s:b, s:i, s:f, s:f}", "op", r->op,
-        "type", r->type, "n_in", (int)r->n_in, "n_out", (int)r->n_out, "columns", (int)r->columns,
-        "fused", r->fused, "coding", r->coding, "group_rows", (int)r->group_rows, "side",
-        (int)r->side, "depth", (int)r->depth, "loop", r->loop, "no_matrix", r->no_matrix, "tried",
-        (int)r->n_tried, "usual_us", r->usual_us, "best_us", r->best_us);
+        "{s:s, s:s, s:i, s:i, s:i, s:i, s:b, s:b, s:i, s:i, s:i, s:b, s:b, s:i, s:f, s:f}", "op",
+        r->op, "type", r->type, "n_in", (int)r->n_in, "n_out", (int)r->n_out, "n_out2",
+        (int)r->n_out2, "columns", (int)r->columns, "fused", r->fused, "coding", r->coding,
+        "group_rows", (int)r->group_rows, "side", (int)r->side, "depth", (int)r->depth, "loop",
+        r->loop, "no_matrix", r->no_matrix, "tried", (int)r->n_tried, "usual_us", r->usual_us,
+        "best_us", r->best_us);
     if (json_array_append_new(job->rows, o) == 0) return RG_OK;
     return rg_fail(st, RG_NOMEM, "no memory for the JSON of bench --sweep");
 }
@@ -41,12 +42,15 @@ static rg_code show(void *user, const rg_sweep_row *r, rg_status *st) {
     job->n_better += r->best_us < r->usual_us;
     if (job->rows) return add_json(job, r, st);
     describe(r, shape);
+    char n_out[24];
+    const int end = snprintf(n_out, sizeof n_out, "%u", r->n_out);
+    if (r->n_out2) snprintf(n_out + end, sizeof n_out - (size_t)end, "+%u", r->n_out2);
     if (job->n_row == 1) {
-        printf("%-6s %-8s %7s %7s %4s %5s %10s %10s %6s  %s\n", "op", "type", "n_in", "n_out",
+        printf("%-7s %-8s %7s %11s %4s %5s %10s %10s %6s  %s\n", "op", "type", "n_in", "n_out",
                "cols", "tried", "usual us", "best us", "ratio", "shape");
     }
-    printf("%-6s %-8s %7u %7u %4u %5u %10.2f %10.2f %6.3f  %s%s%s\n", r->op, r->type, r->n_in,
-           r->n_out, r->columns, r->n_tried, r->usual_us, r->best_us,
+    printf("%-7s %-8s %7u %11s %4u %5u %10.2f %10.2f %6.3f  %s%s%s\n", r->op, r->type, r->n_in,
+           n_out, r->columns, r->n_tried, r->usual_us, r->best_us,
            r->usual_us > 0 ? r->best_us / r->usual_us : 0, shape, r->fused ? " (gate and up)" : "",
            r->coding ? " (makes codes)" : "");
     return RG_OK;

@@ -105,7 +105,7 @@ static const flag flags[] = {
     {'b', 0, "ab", "FLAG=A,B", "compare values of a flag, interleaved; twice: all combinations"},
     {'b', 0, "cold", NULL, "drop the model's files from the page cache before each cold run"},
     {'b', 0, "generate", NULL, "decode what the model would write, with sampling, not given ids"},
-    {'b', 0, "sweep", "OP", "keep the fastest shapes of GPU products: rows, slots, tiles, all"},
+    {'b', 0, "sweep", "OP", "keep the best GPU shapes of rows, slots, tiles, experts, or all"},
     {'b', 0, "ceiling", "GB/S", "the drive's best rate (default: measured when experts stream)"},
     {'k', 0, "ref", "FILE", "reference logits: of --save, or raw f32 of logits --out"},
     {'k', 0, "save", "FILE", "write this model's logits as a reference, compressed"},
@@ -438,9 +438,9 @@ static bool set_bench(const flag *f, const value *v, cli_options *o, int *rc) {
     } else if (is(f, "ceiling")) {
         *rc = parse_double(v, &o->ceiling_gb_s);
     } else if (is(f, "sweep")) {
-        static const char *const ops[] = {"rows", "slots", "tiles", "all"};
+        static const char *const ops[] = {"rows", "slots", "tiles", "experts", "all"};
         int choice = 0;
-        *rc = parse_choice(v, ops, 4, &choice);
+        *rc = parse_choice(v, ops, 5, &choice);
         o->sweep = *rc == CLI_OK ? ops[choice] : NULL;
     } else if (is(f, "ab")) {
         *rc = add_ab(v, o);

@@ -230,8 +230,9 @@ RG_API size_t rg_engine_get_kernel_meters(const rg_engine *engine, rg_kernel_met
 
 /* One product of the model's windows, and the shape of its kernel that was the fastest. */
 typedef struct rg_sweep_row {
-    const char *op, *type; /* static: rows, slots, tiles; the weights' type */
+    const char *op, *type; /* static: rows, slots, tiles, experts; the weights' type */
     uint32_t n_in, n_out, columns;
+    uint32_t n_out2;      /* rows of a second matrix in the same dispatch; 0: none */
     bool fused, coding;   /* gate and up in one; makes its codes itself */
     uint32_t group_rows;  /* rows of a lane; 0: the usual */
     uint32_t side, depth; /* columns / 16 and depth of a tile; 0: the usual */
@@ -240,10 +241,10 @@ typedef struct rg_sweep_row {
     double usual_us, best_us;
 } rg_sweep_row;
 typedef rg_code rg_sweep_see(void *user, const rg_sweep_row *row, rg_status *st);
-/* Measures every shape of the GPU's products of one kind ("rows", "slots" of experts, "tiles", or
- * "all"), writes the best to a table beside gpu_cache_path that engines read when they are opened,
- * and takes them from here on. Shapes change no bit of a result. No session may exist; INVALID
- * without a gpu_cache_path, UNSUPPORTED without a GPU. */
+/* Measures every shape of the GPU's products of one kind ("rows", "slots" of experts, "tiles",
+ * tiles of "experts", or "all"), writes the best to a table beside gpu_cache_path that engines read
+ * when they are opened, and takes them from here on. Shapes change no bit of a result. No session
+ * may exist; INVALID without a gpu_cache_path, UNSUPPORTED without a GPU. */
 RG_API RG_MUST_CHECK rg_code rg_engine_sweep(rg_engine *engine, const char *op, rg_sweep_see *see,
                                              void *user, rg_status *st);
 RG_API const char *rg_engine_sweep_path(const rg_engine *engine); /* "" = no table is kept */

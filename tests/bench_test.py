@@ -158,6 +158,7 @@ class DeviceKernels(unittest.TestCase):
         self.assertLessEqual({"q8_0", "iq4_nl"}, {row["type"] for row in products})
         for row in products:
             self.assertGreater(row["gb_s"], 0, row)
+            self.assertGreater(row["gmac_s"], 0, row)
             self.assertEqual(row["calls"] % table["decode"]["tokens"], 0, row)
         self.assertEqual(sum(row["calls"] for row in rows if row["kernel"] == "embed"), 6)
         self.assertEqual({row["part"] for row in rows}, {"device"})
@@ -196,9 +197,16 @@ class DeviceKernels(unittest.TestCase):
 
     def test_sweep(self):
         """The best shapes are kept beside the compiled kernels, one line for each product."""
-        said = self.gpu("a-f32", "--sweep", "slots").splitlines()
-        rows = [line.split() for line in said if line.startswith("slots ")]
-        self.assertGreaterEqual(len(rows), 2)
+        self.check_sweep("slots", 2)
+
+    def test_sweep_of_tiles(self):
+        """Experts of a prompt: gate, up and down have one shape."""
+        self.check_sweep("experts", 1)
+
+    def check_sweep(self, op, least):
+        said = self.gpu("a-f32", "--sweep", op).splitlines()
+        rows = [line.split() for line in said if line.startswith(op + " ")]
+        self.assertGreaterEqual(len(rows), least)
         for row in rows:
             self.assertEqual(row[1], "f32")
             self.assertLessEqual(float(row[7]), float(row[6]))  # best, usual
@@ -208,7 +216,8 @@ class DeviceKernels(unittest.TestCase):
         with open(kept, encoding="ascii") as f:
             lines = f.read().splitlines()
         self.assertEqual([line.split()[0] for line in lines],
-                         ["regolith-gpu-tiles", *["slots"] * len(rows), "hash"])
+                         ["regolith-gpu-tiles", *[op] * len(rows), "hash"])
+        os.remove(kept)
 
     def test_sweep_refusals(self):
         for args in (("--sweep", "slots"), ("--sweep", "all", "--backend", "vulkan", "--kernels"),

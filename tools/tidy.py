@@ -197,6 +197,21 @@ def check_banned(source, report):
             report(line_of(source.code, match.start()), rule, f"{word}: {why}")
 
 
+# With no comment behind it: in shaders barrier(), in C those of command lists.
+BARRIER = re.compile(r"\b(barrier|sync|rg_gpu_barrier)\([^;]*\);$")
+
+
+def check_barriers(source, report):
+    """Whoever waits says for what."""
+    is_shader = source.path.startswith("src/kernels/gpu/shaders/")
+    if not is_shader and not (source.path.startswith("src/") and source.name.startswith("gpu_")
+                              and source.is_c and not source.is_test):
+        return
+    for number, line in enumerate(source.lines, 1):
+        if BARRIER.search(line):
+            report(number, "barrier", "say in a comment what it waits for")
+
+
 def functions_of(sources):
     """(source, name, first line, last line) of every C function, by universal-ctags."""
     by_path = {s.full: s for s in sources if s.is_c and s.is_text}
@@ -301,6 +316,7 @@ def check_tree(root, build):
             at(source, line, rule, what)
 
         check_layout(source, here)
+        check_barriers(source, here)
         if source.is_c:
             check_includes(source, here)
             check_banned(source, here)

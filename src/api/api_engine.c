@@ -398,6 +398,7 @@ static rg_code show_sweep(void *user, const rg_gpu_sweep_row *r, rg_status *st) 
                               .n_in = r->n_in,
                               .n_out = r->n_out,
                               .columns = r->columns,
+                              .n_out2 = r->n_out2,
                               .fused = r->fused,
                               .coding = r->coding,
                               .group_rows = r->group_rows,
@@ -413,8 +414,8 @@ static rg_code show_sweep(void *user, const rg_gpu_sweep_row *r, rg_status *st) 
 
 rg_code rg_engine_sweep(rg_engine *e, const char *op, rg_sweep_see *see, void *user,
                         rg_status *st) {
-    static const char *const ops[] = {"rows", "slots", "tiles"};
-    uint32_t bits = strcmp(op, "all") == 0 ? 7 : 0;
+    static const char *const ops[] = {"rows", "slots", "tiles", "experts"};
+    uint32_t bits = strcmp(op, "all") == 0 ? 15 : 0;
     for (uint32_t i = 0; i < RG_ARRAY_LEN(ops); i++)
         bits |= strcmp(op, ops[i]) == 0 ? 1u << i : 0;
     if (!bits) return rg_fail(st, RG_INVALID, "%s is no kind of product to sweep", op);

@@ -60,7 +60,8 @@ enum {
     RG_GPU_FUSE_SHARED = 32,    /* gate and up of the shared expert */
     RG_GPU_LOOP = 64,           /* loops over rows of weights stay loops */
     RG_GPU_FEW = 128,           /* the few best logits are found there (rg_core_want_few) */
-    RG_GPU_FUSE_ALL = 255
+    RG_GPU_FUSE_PAIRS = 256,    /* two products of one input, of weights of one type */
+    RG_GPU_FUSE_ALL = 511
 };
 
 /* Kernels and windows are built when a sequence is created, not at its first tokens. AUTO: on
@@ -142,14 +143,15 @@ const char *rg_core_gpu_name(const rg_core *core); /* "" = the CPU computes */
 typedef struct rg_core_gpu_time {
     const char *program; /* static */
     uint32_t first, groups;
-    uint64_t ns, count, bytes; /* bytes: read and written by dispatches that know */
+    uint64_t ns, count;
+    uint64_t bytes, ops; /* read and written, multiply-adds, of dispatches that know */
 } rg_core_gpu_time;
 uint32_t rg_core_gpu_times(const rg_core *core, rg_core_gpu_time *out, uint32_t cap);
-/* The same by kernel and type of the weights ("" where there are none), most time first. bytes 0:
- * not known. */
+/* The same by kernel and type of the weights ("" where there are none), most time first. bytes, ops
+ * 0: not known. */
 typedef struct rg_core_gpu_row {
     const char *name, *type; /* static */
-    uint64_t calls, ns, bytes;
+    uint64_t calls, ns, bytes, ops;
 } rg_core_gpu_row;
 uint32_t rg_core_gpu_rows(const rg_core *core, rg_core_gpu_row *out, uint32_t cap);
 /* Starts all sums anew. */
@@ -160,11 +162,13 @@ void rg_core_gpu_switch(rg_core *core, uint32_t unfused, uint32_t slot_rows, boo
 /* Times every shape of the products of the model's windows on the device, writes the best to the
  * table beside the file of compiled kernels (kernels/gpu/gpu_tiles.h), which is read when a core is
  * created, and takes them from here on. They change no bit. `ops`: bits 1 rows, 2 slots of experts,
- * 4 tiles; entries of other ops and other products stay. `see` (NULL: not) gets each; what it
- * returns ends the sweep. No sequence may exist. INVALID without a path for kernels. */
+ * 4 tiles, 8 tiles of experts; entries of other ops and other products stay. `see` (NULL: not) gets
+ * each; what it returns ends the sweep. No sequence may exist. INVALID without a path for kernels.
+ */
 typedef struct rg_gpu_sweep_row {
     const char *op, *type; /* static */
     uint32_t n_in, n_out, columns;
+    uint32_t n_out2;                  /* rows of a second matrix in the same dispatch; 0: none */
     bool fused, coding;               /* gate and up in one; makes codes itself */
     uint32_t group_rows, side, depth; /* the best shape; 0: the usual choice */
     bool loop, no_matrix;

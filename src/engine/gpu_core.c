@@ -200,9 +200,29 @@ rg_code rg_gpu_core_arena(rg_gpu_core *g, rg_stream_options *o, rg_status *st) {
 
 /* ---- scratch -------------------------------------------------------------------------------- */
 
-uint32_t rg_gpu_tile_side(const rg_core *core, uint32_t T) {
+uint32_t rg_gpu_usual_side(const rg_core *core, uint32_t T) {
     const uint64_t each = (uint64_t)T * core->hp->n_expert_used / core->hp->n_expert;
     return each > 32 ? 4 : each > 16 ? 2 : 1;
+}
+
+bool rg_gpu_expert_tile(const rg_core *core, uint32_t layer, uint32_t T, rg_gpu_tile *out) {
+    const rg_moe_weights *w = &rg_gpu_layer(core, layer)->moe;
+    const rg_gpu_info *info = rg_gpu_get_info(core->gpu->gpu);
+    const rg_mat *gate = &w->gate.mat;
+    const rg_gpu_tile_key key = {.op = RG_GPU_OP_EXPERTS,
+                                 .type = gate->type,
+                                 .n_in = gate->n_in,
+                                 .n_out = gate->n_out,
+                                 .n = T * core->hp->n_expert_used};
+    const rg_gpu_tile *found = rg_gpu_tiles_find(&core->gpu->tiles, &key);
+    *out = found ? *found : (rg_gpu_tile){.key = key};
+    if (!out->side) out->side = rg_gpu_usual_side(core, T);
+    /* They share a list of tiles: what one of them cannot take none gets. */
+    const bool matrix = !out->no_matrix && rg_gpu_has_matrix(info, gate->type) &&
+                        rg_gpu_has_matrix(info, w->up.mat.type) &&
+                        rg_gpu_has_matrix(info, w->down.mat.type);
+    if (!matrix && out->side > RG_GPU_SIDE_MAX) out->side = RG_GPU_SIDE_MAX;
+    return found != NULL;
 }
 
 /* Words of a list of slots or tiles, whatever the side. */

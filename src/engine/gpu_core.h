@@ -111,7 +111,10 @@ typedef struct rg_gpu_noted_product {
     rg_gpu_tile_key key;
     rg_gpu_product product;
     rg_gpu_product_way way;
-    rg_gpu_ptr w[RG_GPU_NOTED_WEIGHTS], w2[RG_GPU_NOTED_WEIGHTS];
+    rg_gpu_product up, down; /* of experts in tiles, whose gate the others are */
+    rg_gpu_product_way up_way, down_way;
+    rg_gpu_ptr w[RG_GPU_NOTED_WEIGHTS], w2[RG_GPU_NOTED_WEIGHTS]; /* w2: of the up rows too */
+    rg_gpu_ptr w_down[RG_GPU_NOTED_WEIGHTS];
     uint32_t n_weight;
 } rg_gpu_noted_product;
 struct rg_gpu_noted {
@@ -120,6 +123,14 @@ struct rg_gpu_noted {
 };
 void rg_gpu_note(rg_gpu_core *g, rg_gpu_tile_op op, const rg_gpu_product *p,
                  const rg_gpu_product_way *way);
+/* The three products of experts in tiles. */
+typedef struct rg_gpu_experts {
+    rg_gpu_product gate, up, down;
+    rg_gpu_product_way gate_way, up_way, down_way;
+    bool fused;                /* gate and up in one; not in tiles */
+    uint32_t n_slot, n_matrix; /* that are listed; 0 matrices: not known */
+} rg_gpu_experts;
+void rg_gpu_note_experts(rg_gpu_core *g, const rg_gpu_experts *e);
 /* All products of the core's windows of 1, 2, 4, 8 rows and of a chunk into an empty notebook. */
 rg_code rg_gpu_note_products(rg_core *core, rg_gpu_noted *noted, rg_status *st);
 /* Reads the table of shapes, if there is one of this device. */
@@ -252,8 +263,9 @@ void rg_gpu_rec_shared(rg_gpu_rec *r, uint32_t layer, const rg_mat *next_router)
 /* All of a layer's experts, in memory and chosen by the device: what depends on the same input goes
  * side by side. */
 void rg_gpu_rec_moe(rg_gpu_rec *r, uint32_t layer);
-/* The experts that the host listed for a phase. */
-void rg_gpu_rec_phase(rg_gpu_rec *r, uint32_t layer, uint32_t phase);
+/* The experts that the host listed for a phase: so many of them, with so many slots. */
+void rg_gpu_rec_phase(rg_gpu_rec *r, uint32_t layer, uint32_t phase, uint32_t n_expert,
+                      uint32_t n_slot);
 void rg_gpu_rec_combine(rg_gpu_rec *r, uint32_t layer);
 /* Logits to where the host sees them; the few best of each row alone, or all (0). */
 void rg_gpu_rec_head(rg_gpu_rec *r, const rg_hc_weights *hc, const rg_mat *output, uint32_t row,
@@ -261,7 +273,9 @@ void rg_gpu_rec_head(rg_gpu_rec *r, const rg_hc_weights *hc, const rg_mat *outpu
 
 /* Workgroups that a slot's hidden rows (k = 0) or output rows (k = 1) take. */
 uint32_t rg_gpu_expert_groups(const rg_gpu_rec *r, uint32_t layer, uint32_t k);
-/* Columns of a tile of expert products for a window of T rows. */
-uint32_t rg_gpu_tile_side(const rg_core *core, uint32_t T);
+/* Columns / 16 of a tile of expert products for a window of T rows, where none was measured. */
+uint32_t rg_gpu_usual_side(const rg_core *core, uint32_t T);
+/* Shape of the tiles of a layer's three expert products, its side told; whether it was measured. */
+bool rg_gpu_expert_tile(const rg_core *core, uint32_t layer, uint32_t T, rg_gpu_tile *out);
 
 #endif

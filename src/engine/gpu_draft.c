@@ -137,7 +137,7 @@ rg_code rg_gpu_drop_pending(rg_seq *seq, uint32_t n, rg_status *st) {
     if (!left || !n) return RG_OK;
     rg_gpu_list_begin(g->rows, false);
     record_rows(seq, g->s.mtp_in, &seq->gpu->memory, pending + n * row_floats(seq->core), left);
-    rg_gpu_barrier(g->rows);
+    rg_gpu_barrier(g->rows); /* the rows are out of the way */
     record_rows(seq, pending, &g->scratch, g->s.mtp_in, left);
     RG_TRY(rg_gpu_list_end(g->rows, st));
     return rg_gpu_run(g->gpu, g->rows, st);

@@ -1,13 +1,15 @@
 /* Drafts on a GPU: whatever is drafted and however much of it is accepted, logits and device memory
  * are those of a sequence that never drafted, bit by bit. Windows taken in by the joined kernel and
  * op by op, resident and with the smallest arena, prompts between windows, sequences that share
- * one.
+ * one; a draft block that projects by one matrix and by two.
  */
 #include "support/gpu_trunk.h"
 
 #include "support/seq_state.h"
+#include "support/split_draft.h"
 
 #include <math.h>
+#include <unistd.h>
 
 #define DRAFTED 24u /* tokens of the text */
 
@@ -42,8 +44,9 @@ static rg_seq *new_seq(const setup *s) {
     return seq;
 }
 
-static setup open_setup(const subject *of) {
-    setup s = {.of = of, .b = open_bench(of->file, of->name, of->past + 36)};
+/* Of the model in a file, which is that of the subject or one made of it. */
+static setup open_setup_at(const subject *of, const char *path) {
+    setup s = {.of = of, .b = open_bench_at(path, of->name, of->past + 36)};
     rg_core_options o = gpu_options(16);
     const uint32_t least = s.b.model->hp.n_expert_used + 1;
     if (of->arena) o.arena_bytes = arena_of(&s.b, least);
@@ -54,6 +57,11 @@ static setup open_setup(const subject *of) {
     s.plain = new_seq(&s);
     s.drafted = new_seq(&s);
     return s;
+}
+
+static setup open_setup(const subject *of) {
+    char path[RG_TINY_PATH_MAX];
+    return open_setup_at(of, rg_tiny_path(path, of->file));
 }
 
 static void close_setup(setup *s) {
@@ -290,6 +298,57 @@ static void drafts_are_near_the_reference(const setup *s) {
     rg_free(codes.first);
 }
 
+/* Ops and barriers between the flag and the residual of the block's first row. */
+static void expect_counts(const setup *s, uint32_t dispatches, uint32_t barriers) {
+    rg_status st = {0};
+    const rg_segment seg = {.seq = s->plain, .n = 1};
+    const rg_window win = {.core = s->core, .segs = &seg, .n_seg = 1, .T = 1};
+    rg_gpu_core *g = s->core->gpu;
+    rg_gpu_rec r = {
+        .g = g, .core = s->core, .win = &win, .list = g->head, .residual = g->s.mtp_residual};
+    rg_gpu_list_begin(r.list, false);
+    rg_gpu_rec_draft(&r);
+    assert_int_equal(rg_gpu_list_dispatches(r.list), dispatches);
+    assert_int_equal(rg_gpu_list_barriers(r.list), barriers);
+    if (rg_gpu_list_end(r.list, &st) != RG_OK) fail_msg("%s", st.message);
+}
+
+static void first_draft(const setup *s, uint32_t at, picks *p) {
+    int32_t id;
+    rg_seq_reset(s->drafted);
+    feed(s, s->drafted, at, 7);
+    draft(s->core, s->drafted, s->b.ids[at], 1, p, &id);
+}
+
+static char apart_path[64]; /* of a file that main removes: every core opens it again */
+
+/* The same weights as one matrix and as two: logits that differ by the order of a sum at most. */
+static void projection_of_two_matrices(void **state) {
+    (void)state;
+    enum { AT = 30 };
+    char whole_path[RG_TINY_PATH_MAX];
+    static const subject own = {"k-mtp.gguf", "k-mtp", true, false, 0, 5, 8, 5}, *of = &own;
+    rg_test_split_draft(rg_tiny_path(whole_path, of->file), apart_path);
+    setup whole = open_setup(of), apart = open_setup_at(of, apart_path);
+    assert_null(apart.core->w.mtp.eh_proj.data);
+    expect_counts(&whole, 2, 2);
+    expect_counts(&apart, 4, 3);
+    picks a = new_picks(&whole), b = new_picks(&apart), ref = new_picks(&whole);
+    first_draft(&whole, AT, &a);
+    first_draft(&apart, AT, &b);
+    draft_on_cpu(&whole, RG_KERNELS_REF, AT, &ref);
+    const double off = distance(&a, &b), usual = distance(&a, &ref);
+    if (!(off < usual)) fail_msg("%g apart, the reference is %g away", off, usual);
+    drafts_are_near_the_reference(&apart);
+    chains_leave_no_trace(&apart);
+    accept_lengths(&apart);
+    rg_free(a.first);
+    rg_free(b.first);
+    rg_free(ref.first);
+    close_setup(&apart);
+    close_setup(&whole);
+}
+
 /* ---- sharing, learning ----------------------------------------------------------------------- */
 
 /* Windows of several sequences, more rows than the joined kernel takes; one is a prompt. */
@@ -455,6 +514,10 @@ int main(void) {
         cmocka_unit_test(selected_blocks),
         cmocka_unit_test(recency_sees_accepted_rows),
         cmocka_unit_test(drafts_are_built_ahead),
+        cmocka_unit_test(projection_of_two_matrices),
     };
-    return failed_or_leaked(cmocka_run_group_tests(tests, NULL, NULL));
+    snprintf(apart_path, sizeof apart_path, "/tmp/rg_gpu_draft_test_%ld.gguf", (long)getpid());
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    remove(apart_path);
+    return failed_or_leaked(failed);
 }

@@ -6,7 +6,7 @@
 #include <math.h>
 
 static void sync(const rg_gpu_rec *r) {
-    rg_gpu_barrier(r->list);
+    rg_gpu_barrier(r->list); /* for what its callers say */
 }
 
 /* Whether ops of a window of `rows` go together. */
@@ -129,6 +129,31 @@ static void low_product(rg_gpu_rec *r, const rg_mat *down, uint32_t rows) {
 
 static void plain(rg_gpu_rec *r, const rg_mat *w, input in, float *y, uint32_t rows) {
     multiply(r, w, in, y, rows, RG_GPU_PLAIN, 1.0f);
+}
+
+/* A product and where its results go. */
+typedef struct target {
+    const rg_mat *w;
+    float *y;
+    rg_gpu_epilogue epilogue;
+} target;
+
+/* Two products of one input that depend on nothing else of each other: in one dispatch where their
+ * rows are of one kind. */
+static void multiply_both(rg_gpu_rec *r, input in, uint32_t rows, target a, target b) {
+    RG_ASSERT(a.w->n_in == b.w->n_in);
+    if (!fused(r, RG_GPU_FUSE_PAIRS, rows) || a.w->type != b.w->type) {
+        multiply(r, a.w, in, a.y, rows, a.epilogue, 1.0f);
+        multiply(r, b.w, in, b.y, rows, b.epilogue, 1.0f);
+        return;
+    }
+    rg_gpu_product p = product_of(r, a.w, in, a.y, rows);
+    rg_gpu_product_way way = way_of(r, a.w, a.epilogue);
+    p.w2 = weight(r, b.w->data);
+    p.y2 = rg_at(b.y);
+    p.n_out2 = p.y_stride2 = b.w->n_out;
+    way.epilogue2 = b.epilogue;
+    mul(r, &p, &way);
 }
 
 void rg_gpu_rec_embed(rg_gpu_rec *r, const rg_mat *w, float *y) {
@@ -421,10 +446,10 @@ static void gdn_layer(rg_gpu_rec *r, uint32_t layer) {
     const rg_scratch *s = &r->g->s;
     const rg_gdn_weights *w = &rg_gpu_layer(r->core, layer)->gdn;
     const uint32_t T = r->win->T;
-    plain(r, &w->qkv, u_of(r), s->qkv, T);
-    plain(r, &w->gate, u_of(r), s->z, T);
-    plain(r, &w->alpha, u_of(r), s->alpha, T);
-    multiply(r, &w->beta, u_of(r), s->beta, T, RG_GPU_SIGMOID, 1.0f);
+    multiply_both(r, u_of(r), T, (target){&w->qkv, s->qkv, RG_GPU_PLAIN},
+                  (target){&w->gate, s->z, RG_GPU_PLAIN});
+    multiply_both(r, u_of(r), T, (target){&w->alpha, s->alpha, RG_GPU_PLAIN},
+                  (target){&w->beta, s->beta, RG_GPU_SIGMOID});
     sync(r); /* qkv, alpha, beta, z */
     if (rg_gpu_window_settles(r->core, T)) {
         gdn_at_once(r, layer);
@@ -583,12 +608,11 @@ static void attn_layer(rg_gpu_rec *r, uint32_t layer) {
     const rg_attn_weights *w = &rg_gpu_layer(r->core, layer)->attn;
     const uint32_t T = r->win->T;
     plain(r, &w->q, u_of(r), s->qg, T);
-    plain(r, &w->k, u_of(r), s->k, T);
-    plain(r, &w->v, u_of(r), s->v, T);
-    if (w->ratio) {
-        plain(r, &w->idx_k, u_of(r), s->idx_k, T);
-        plain(r, &w->idx_q, u_of(r), s->idx_q, T);
-    }
+    multiply_both(r, u_of(r), T, (target){&w->k, s->k, RG_GPU_PLAIN},
+                  (target){&w->v, s->v, RG_GPU_PLAIN});
+    if (w->ratio)
+        multiply_both(r, u_of(r), T, (target){&w->idx_k, s->idx_k, RG_GPU_PLAIN},
+                      (target){&w->idx_q, s->idx_q, RG_GPU_PLAIN});
     sync(r); /* qg, k, v, index */
     for (uint32_t i = 0; i < r->win->n_seg; i++)
         attn_segment(r, layer, i);
@@ -672,10 +696,6 @@ void rg_gpu_rec_ple(rg_gpu_rec *r, uint32_t layer) {
 
 /* ---- experts -------------------------------------------------------------------------------- */
 
-static void router(rg_gpu_rec *r, uint32_t layer) {
-    plain(r, &rg_gpu_layer(r->core, layer)->moe.router, u_of(r), r->g->s.router, r->win->T);
-}
-
 static void route(rg_gpu_rec *r, uint32_t layer, bool choose) {
     const rg_hparams *hp = r->core->hp;
     const rg_scratch *s = &r->g->s;
@@ -692,7 +712,7 @@ static void route(rg_gpu_rec *r, uint32_t layer, bool choose) {
 
 void rg_gpu_rec_router(rg_gpu_rec *r, uint32_t layer, bool choose) {
     if (choose) {
-        router(r, layer);
+        plain(r, &rg_gpu_layer(r->core, layer)->moe.router, u_of(r), r->g->s.router, r->win->T);
         sync(r); /* router */
     }
     route(r, layer, choose);
@@ -706,12 +726,18 @@ static bool shared_fused(const rg_gpu_rec *r, uint32_t layer) {
            (floats || codes_itself(r, &w->shared_down, r->win->T));
 }
 
-/* The shared expert in three steps: products of u, activation (if they were two), output. */
-static void shared_products(rg_gpu_rec *r, uint32_t layer) {
+/* The shared expert in three steps: products of u, activation (if they were two), output. The rows
+ * of a router that reads u too (logits NULL: of none) go with its gate. */
+static void shared_products(rg_gpu_rec *r, uint32_t layer, const rg_mat *router, float *logits) {
     const rg_scratch *s = &r->g->s;
     const rg_moe_weights *w = &rg_gpu_layer(r->core, layer)->moe;
     const uint32_t T = r->win->T;
-    multiply(r, &w->shared_gate_inp, u_of(r), s->shared_sigma, T, RG_GPU_SIGMOID, 1.0f);
+    const target sigma = {&w->shared_gate_inp, s->shared_sigma, RG_GPU_SIGMOID};
+    if (logits) {
+        multiply_both(r, u_of(r), T, (target){router, logits, RG_GPU_PLAIN}, sigma);
+    } else {
+        multiply(r, sigma.w, u_of(r), sigma.y, T, sigma.epilogue, 1.0f);
+    }
     if (shared_fused(r, layer)) {
         rg_gpu_product p = product_of(r, &w->shared_gate, u_of(r), s->shared_hidden, T);
         rg_gpu_product_way way = way_of(r, &w->shared_gate, RG_GPU_PLAIN);
@@ -746,8 +772,7 @@ static void shared_output(rg_gpu_rec *r, uint32_t layer) {
 }
 
 void rg_gpu_rec_shared(rg_gpu_rec *r, uint32_t layer, const rg_mat *next_router) {
-    shared_products(r, layer);
-    if (next_router) plain(r, next_router, u_of(r), r->g->s.ahead, r->win->T);
+    shared_products(r, layer, next_router, next_router ? r->g->s.ahead : NULL);
     sync(r); /* hidden and up of the shared expert */
     if (!shared_fused(r, layer)) {
         shared_activation(r);
@@ -756,32 +781,46 @@ void rg_gpu_rec_shared(rg_gpu_rec *r, uint32_t layer, const rg_mat *next_router)
     shared_output(r, layer);
 }
 
-/* The three products of experts. */
-typedef struct expert_set {
-    rg_gpu_product gate, up, down;
-    rg_gpu_product_way gate_way, up_way, down_way;
-    bool fused;
-} expert_set;
-
 static input hidden_of(const rg_gpu_rec *r) {
     return (input){r->g->s.gate, r->g->codes.hidden};
 }
 
-static expert_set experts_of(const rg_gpu_rec *r, uint32_t layer, bool tiles) {
+static rg_gpu_product_way expert_way(const rg_gpu_rec *r, const rg_mat *w,
+                                     const rg_gpu_tile *tile) {
+    return (rg_gpu_product_way){.type = w->type,
+                                .group_rows = r->core->opt.gpu_slot_rows,
+                                .side = tile->side,
+                                .depth = tile->depth,
+                                .no_matrix = tile->no_matrix,
+                                .loop = loops(r)};
+}
+
+/* The measured shapes, if any; a sweep writes down what asks instead. */
+static void shape_experts(const rg_gpu_rec *r, rg_gpu_experts *e, bool tiles, bool measured) {
+    if (!tiles) {
+        shape(r, RG_GPU_OP_SLOTS, &e->gate, &e->gate_way);
+        if (!e->fused) shape(r, RG_GPU_OP_SLOTS, &e->up, &e->up_way);
+        shape(r, RG_GPU_OP_SLOTS, &e->down, &e->down_way);
+    } else if (r->g->noted) {
+        rg_gpu_note_experts(r->g, e);
+    } else {
+        r->g->n_shaped += measured;
+    }
+}
+
+static rg_gpu_experts experts_of(const rg_gpu_rec *r, uint32_t layer, bool tiles) {
     const rg_hparams *hp = r->core->hp;
     const rg_scratch *s = &r->g->s;
     const rg_moe_weights *w = &rg_gpu_layer(r->core, layer)->moe;
     const uint32_t n = r->win->T * hp->n_expert_used;
-    const uint32_t side = rg_gpu_tile_side(r->core, r->win->T);
-    const bool loop = loops(r);
-    const uint32_t group = r->core->opt.gpu_slot_rows;
-    expert_set e = {
-        .gate = product_of(r, &w->gate.mat, u_of(r), s->gate, n),
-        .up = product_of(r, &w->up.mat, u_of(r), s->up, n),
-        .down = product_of(r, &w->down.mat, hidden_of(r), s->expert_out, n),
-        .gate_way = {w->gate.mat.type, .group_rows = group, .side = side, .loop = loop},
-        .up_way = {w->up.mat.type, .group_rows = group, .side = side, .loop = loop},
-        .down_way = {w->down.mat.type, .group_rows = group, .side = side, .loop = loop}};
+    rg_gpu_tile tile = {0};
+    const bool measured = tiles && rg_gpu_expert_tile(r->core, layer, r->win->T, &tile);
+    rg_gpu_experts e = {.gate = product_of(r, &w->gate.mat, u_of(r), s->gate, n),
+                        .up = product_of(r, &w->up.mat, u_of(r), s->up, n),
+                        .down = product_of(r, &w->down.mat, hidden_of(r), s->expert_out, n),
+                        .gate_way = expert_way(r, &w->gate.mat, &tile),
+                        .up_way = expert_way(r, &w->up.mat, &tile),
+                        .down_way = expert_way(r, &w->down.mat, &tile)};
     e.gate.stride = w->gate.stride;
     e.up.stride = w->up.stride;
     e.down.stride = w->down.stride;
@@ -792,11 +831,7 @@ static expert_set experts_of(const rg_gpu_rec *r, uint32_t layer, bool tiles) {
     e.gate.w2 = e.up.w;
     e.down_way.coding = e.fused && codes_itself(r, &w->down.mat, r->win->T);
     if (e.down_way.coding) e.down.x = rg_at(s->gate);
-    if (!tiles) {
-        shape(r, RG_GPU_OP_SLOTS, &e.gate, &e.gate_way);
-        if (!e.fused) shape(r, RG_GPU_OP_SLOTS, &e.up, &e.up_way);
-        shape(r, RG_GPU_OP_SLOTS, &e.down, &e.down_way);
-    }
+    shape_experts(r, &e, tiles, measured);
     return e;
 }
 
@@ -809,69 +844,88 @@ static void activate(rg_gpu_rec *r, uint32_t layer) {
     rg_gpu_silu_mul(r->list, &act, r->win->T * r->core->hp->n_expert_used);
 }
 
-static void run_slots(rg_gpu_rec *r, uint32_t layer, const expert_set *e,
+/* A product of experts whose grid is in a buffer, if any; lists say how much it is. */
+static void mul_slots(rg_gpu_rec *r, const rg_gpu_experts *e, const rg_gpu_product *p,
+                      const rg_gpu_product_way *way, const rg_gpu_buffer *grids, size_t offset) {
+    /* Each slot reads its expert: no two of a row's are one. */
+    if (grids) rg_gpu_product_counts(r->list, p, way, e->n_slot, e->n_slot);
+    rg_gpu_mul_slots(r->list, p, way, grids, offset);
+}
+
+static void mul_tiles(rg_gpu_rec *r, const rg_gpu_experts *e, const rg_gpu_product *p,
+                      const rg_gpu_product_way *way, const rg_gpu_buffer *grids, size_t offset) {
+    rg_gpu_product_counts(r->list, p, way, e->n_matrix, e->n_slot);
+    rg_gpu_mul_tiles(r->list, p, way, grids, offset);
+}
+
+static void run_slots(rg_gpu_rec *r, uint32_t layer, const rg_gpu_experts *e,
                       const rg_gpu_buffer *grids, size_t offset) {
-    rg_gpu_mul_slots(r->list, &e->gate, &e->gate_way, grids, offset);
+    mul_slots(r, e, &e->gate, &e->gate_way, grids, offset);
     if (!e->fused) {
-        rg_gpu_mul_slots(r->list, &e->up, &e->up_way, grids, offset);
+        mul_slots(r, e, &e->up, &e->up_way, grids, offset);
         sync(r); /* gate, up */
         activate(r, layer);
     }
     sync(r); /* hidden */
     if (e->fused && !e->down_way.coding) quantize(r, hidden_of(r), e->down.n_in, e->down.n);
-    rg_gpu_mul_slots(r->list, &e->down, &e->down_way, grids, grids ? offset + 12 : 0);
+    mul_slots(r, e, &e->down, &e->down_way, grids, grids ? offset + 12 : 0);
 }
 
-static void run_tiles(rg_gpu_rec *r, uint32_t layer, const expert_set *e,
+static void run_tiles(rg_gpu_rec *r, uint32_t layer, const rg_gpu_experts *e,
                       const rg_gpu_buffer *grids, size_t offset) {
-    rg_gpu_mul_tiles(r->list, &e->gate, &e->gate_way, grids, offset);
-    rg_gpu_mul_tiles(r->list, &e->up, &e->up_way, grids, offset);
+    mul_tiles(r, e, &e->gate, &e->gate_way, grids, offset);
+    mul_tiles(r, e, &e->up, &e->up_way, grids, offset);
     sync(r); /* gate, up */
     activate(r, layer);
     sync(r); /* hidden */
-    rg_gpu_mul_tiles(r->list, &e->down, &e->down_way, grids, offset + 12);
+    mul_tiles(r, e, &e->down, &e->down_way, grids, offset + 12);
 }
 
 static void resident_experts(rg_gpu_rec *r, uint32_t layer) {
     const rg_hparams *hp = r->core->hp;
     const bool tiles = r->win->T > RG_GPU_ROWS_MAX;
-    expert_set e = experts_of(r, layer, tiles);
+    rg_gpu_experts e = experts_of(r, layer, tiles);
     if (!tiles) {
         run_slots(r, layer, &e, NULL, 0);
         return;
     }
     const uint32_t n_ff = rg_gpu_layer(r->core, layer)->moe.n_ff;
+    /* All three have the same side. */
     const rg_gpu_plan_args plan = {.ids = rg_at(r->g->s.expert_ids),
                                    .list = rg_at(r->g->list),
                                    .grids = rg_at(r->g->grids),
                                    .n = r->win->T * hp->n_expert_used,
                                    .n_expert = hp->n_expert,
-                                   .cols = 16 * rg_gpu_tile_side(r->core, r->win->T),
+                                   .cols = 16 * e.gate_way.side,
                                    .x_hidden = (n_ff + RG_GPU_TILE_ROWS - 1) / RG_GPU_TILE_ROWS,
                                    .x_out = (hp->n_embd + RG_GPU_TILE_ROWS - 1) / RG_GPU_TILE_ROWS};
     rg_gpu_plan(r->list, &plan);
     sync(r); /* list, grids */
     e.gate.list = e.up.list = e.down.list = rg_at(r->g->list);
+    e.n_slot = plan.n; /* of how many experts the device decides */
     run_tiles(r, layer, &e, &r->g->scratch, rg_at(r->g->grids) - r->g->scratch.address);
 }
 
 uint32_t rg_gpu_expert_groups(const rg_gpu_rec *r, uint32_t layer, uint32_t k) {
-    const expert_set e = experts_of(r, layer, false);
+    const rg_gpu_experts e = experts_of(r, layer, false);
     if (k == 1) return rg_gpu_slot_groups(e.down.n_in, e.down.n_out, &e.down_way);
     const uint32_t g = rg_gpu_slot_groups(e.gate.n_in, e.gate.n_out, &e.gate_way);
     const uint32_t u = e.fused ? 0 : rg_gpu_slot_groups(e.up.n_in, e.up.n_out, &e.up_way);
     return g > u ? g : u;
 }
 
-void rg_gpu_rec_phase(rg_gpu_rec *r, uint32_t layer, uint32_t phase) {
+void rg_gpu_rec_phase(rg_gpu_rec *r, uint32_t layer, uint32_t phase, uint32_t n_expert,
+                      uint32_t n_slot) {
     const rg_gpu_shared *at = &r->g->at;
     const bool tiles = r->win->T > RG_GPU_ROWS_MAX;
-    expert_set e = experts_of(r, layer, tiles);
+    rg_gpu_experts e = experts_of(r, layer, tiles);
     e.gate.ids = e.up.ids = e.down.ids = rg_at(at->moe_ids);
     e.gate.list = e.up.list = e.down.list = rg_at(at->slots[phase]);
     e.gate.experts = rg_at(at->experts[0]);
     e.gate.experts2 = e.up.experts = rg_at(at->experts[1]);
     e.down.experts = rg_at(at->experts[2]);
+    e.n_slot = n_slot;
+    e.n_matrix = n_expert;
     const size_t offset = rg_at(at->grids[phase]) - r->g->shared.address;
     if (tiles) {
         run_tiles(r, layer, &e, &r->g->shared, offset);
@@ -887,8 +941,7 @@ void rg_gpu_rec_combine(rg_gpu_rec *r, uint32_t layer) {
 }
 
 void rg_gpu_rec_moe(rg_gpu_rec *r, uint32_t layer) {
-    router(r, layer);
-    shared_products(r, layer);
+    shared_products(r, layer, &rg_gpu_layer(r->core, layer)->moe.router, r->g->s.router);
     sync(r); /* router; hidden and up of the shared expert */
     route(r, layer, true);
     const bool whole = shared_fused(r, layer);
@@ -905,59 +958,48 @@ void rg_gpu_rec_moe(rg_gpu_rec *r, uint32_t layer) {
 
 /* ---- draft block ---------------------------------------------------------------------------- */
 
-/* One half of the projection as a matrix of its own, over its half of the input rows. */
-static void project_half(rg_gpu_rec *r, const rg_mat *w, uint32_t half, float *y) {
-    const rg_hparams *hp = r->core->hp;
-    const uint32_t rows = r->win->T * hp->n_hc, E = hp->n_embd;
-    const input in = {r->g->s.mtp_in + (size_t)half * E,
-                      r->g->codes.wide + (size_t)half * rows * rg_gpu_act_bytes(E)};
-    const rg_gpu_quantize_args a = {
-        .x = rg_at(in.x), .y = rg_at(in.codes), .n = E, .x_stride = 2 * E};
-    if (E % 32 == 0) rg_gpu_quantize(r->list, &a, rows);
-    sync(r); /* codes */
-    rg_gpu_product p = product_of(r, w, in, y, rows);
-    rg_gpu_product_way way = way_of(r, w, RG_GPU_PLAIN);
-    p.x_stride = 2 * E;
-    mul(r, &p, &way);
-}
-
-static void project(rg_gpu_rec *r) {
+/* Embeddings and residuals go side by side: norms of both, products of both; then their sum. */
+static void project_apart(rg_gpu_rec *r) {
     const rg_hparams *hp = r->core->hp;
     const rg_scratch *s = &r->g->s;
     const rg_mtp_weights *w = &r->core->w.mtp;
-    const uint32_t rows = r->win->T * hp->n_hc;
-    const input in = wide(r, s->mtp_in);
-    if (w->eh_proj.data) {
-        quantize(r, in, w->eh_proj.n_in, rows);
-        plain(r, &w->eh_proj, in, r->residual, rows);
-        return;
-    }
-    project_half(r, &w->fc_embd, 0, r->residual);
-    project_half(r, &w->fc_hidden, 1, s->mix);
+    const uint32_t T = r->win->T, H = hp->n_hc, E = hp->n_embd;
+    const input e = wide(r, s->mtp_in);
+    const input h = {e.x + (size_t)T * E, e.codes + T * rg_gpu_act_bytes(E)};
+    plain(r, &w->fc_embd, e, s->mix, T);
+    plain(r, &w->fc_hidden, h, r->residual, T * H);
     sync(r); /* both */
-    const rg_gpu_add_args a = {.y = rg_at(r->residual), .x = rg_at(s->mix), .n = hp->n_embd};
-    rg_gpu_add(r->list, &a, rows);
+    const rg_gpu_add_args a = {.y = rg_at(r->residual), .x = rg_at(s->mix), .n = E, .per = H};
+    rg_gpu_add(r->list, &a, T * H);
 }
 
 void rg_gpu_rec_draft(rg_gpu_rec *r) {
     const rg_hparams *hp = r->core->hp;
     const rg_scratch *s = &r->g->s;
     const rg_mtp_weights *w = &r->core->w.mtp;
-    rg_gpu_rec_embed(r, &w->embd, s->mix);
+    const bool apart = !w->eh_proj.data;
     const rg_gpu_draft_rows_args a = {.from = rg_at(r->g->at.sources),
-                                      .e = rg_at(s->mix),
+                                      .w = weight(r, w->embd.data),
+                                      .tables = r->g->tables.address,
+                                      .ids = rg_at(r->g->at.ids),
                                       .w_e = weight(r, w->enorm),
                                       .w_h = weight(r, w->hnorm),
                                       .y = rg_at(s->mtp_in),
+                                      .codes = codes_at(r->g->codes.wide, hp->n_embd),
                                       .flag = rg_at(r->g->flag),
                                       .n = hp->n_embd,
                                       .n_hc = hp->n_hc,
+                                      .row_bytes = (uint32_t)w->embd.row_bytes,
                                       .eps = hp->rms_eps,
                                       .each = r->core->opt.mtp_stream_norm,
                                       .code = rg_gpu_code(hp->n_layer, RG_GPU_BEFORE_MIXER)};
-    rg_gpu_draft_rows(r->list, &a, r->win->T);
+    rg_gpu_draft_rows(r->list, &a, w->embd.type, apart, r->win->T);
     sync(r); /* input rows; the sources are read */
-    project(r);
+    if (apart) {
+        project_apart(r);
+    } else {
+        plain(r, &w->eh_proj, wide(r, s->mtp_in), r->residual, r->win->T * hp->n_hc);
+    }
     sync(r); /* residual */
 }
 

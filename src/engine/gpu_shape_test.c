@@ -5,10 +5,11 @@
 
 #include <unistd.h>
 
+#define CHUNK 16u
 static char cache[80];
 
 static rg_core *open_with_cache(const bench *b, uint64_t arena) {
-    rg_core_options o = gpu_options(16);
+    rg_core_options o = gpu_options(CHUNK);
     o.gpu_cache_path = cache;
     o.arena_bytes = arena;
     return open_core(b, &o);
@@ -47,13 +48,13 @@ static void write_table(const rg_core *core, const rg_gpu_noted *noted, bool mos
     rg_free(t.all);
 }
 
-/* All positions in windows of 11, then one by one. */
+/* All positions but two in one chunk, which products in tiles have shapes for, then one by one. */
 static void check(const bench *b, const sheet *want, uint64_t arena, bool shaped,
                   const char *what) {
     sheet got = new_sheet(b);
     rg_core *core = open_with_cache(b, arena);
     assert_int_equal(core->gpu->tiles.n > 0, shaped);
-    eval(core, b, 11, 2, &got);
+    eval(core, b, CHUNK, 2, &got);
     expect_same(&got, want, b->n, what);
     assert_int_equal(core->gpu->n_shaped > 0, shaped);
     assert_int_equal(rg_core_gpu_complaints(core), 0);
@@ -74,11 +75,11 @@ static void damage(const char *path) {
 
 static void any_table_same_bits(void **state) {
     (void)state;
-    bench b = open_bench("a-mix.gguf", "a-mix", 13);
+    bench b = open_bench("a-mix.gguf", "a-mix", CHUNK + 2);
     sheet want = new_sheet(&b);
     rg_core *core = open_with_cache(&b, 0);
     assert_int_equal(core->gpu->tiles.n, 0);
-    eval(core, &b, 11, 2, &want);
+    eval(core, &b, CHUNK, 2, &want);
     rg_gpu_noted *noted = note(core);
     write_table(core, noted, false);
     check(&b, &want, arena_of(&b, 9), true, "small shapes, streamed");
@@ -96,7 +97,7 @@ static void any_table_same_bits(void **state) {
 }
 
 typedef struct seen {
-    uint32_t n, usual;
+    uint32_t n, n_tiles, usual;
 } seen;
 
 static rg_code see(void *user, const rg_gpu_sweep_row *row, rg_status *st) {
@@ -104,21 +105,33 @@ static rg_code see(void *user, const rg_gpu_sweep_row *row, rg_status *st) {
     (void)st;
     s->n++;
     s->usual += row->best_us >= row->usual_us;
-    assert_string_equal(row->op, "slots");
+    s->n_tiles += strcmp(row->op, "experts") == 0;
+    if (strcmp(row->op, "experts") != 0) assert_string_equal(row->op, "slots");
     assert_true(row->usual_us > 0 && row->best_us > 0);
     assert_true(row->best_us <= row->usual_us);
     assert_true(row->n_tried >= 4);
     return RG_OK;
 }
 
+/* Whether the tiles of a layer's experts have a shape of the table. */
+static bool tiles_shaped(const rg_core *core) {
+    rg_gpu_tile tile;
+    const bool found = rg_gpu_expert_tile(core, 0, CHUNK, &tile);
+    assert_true(tile.side == 1 || tile.side == 2 || tile.side == 4 || tile.side == 8);
+    return found;
+}
+
 /* A sweep of the experts' products; returns where the table lies. */
-static void sweep_slots(rg_core *core, char path[sizeof cache + 40]) {
+static void sweep_experts(rg_core *core, char path[sizeof cache + 40]) {
     rg_status st = {0};
     seen s = {0};
     assert_int_equal(core->gpu->tiles.n, 0);
-    if (rg_core_gpu_sweep(core, 1u << RG_GPU_OP_SLOTS, see, &s, &st) != RG_OK)
-        fail_msg("%s", st.message);
-    assert_true(s.n >= 2); /* gate and up, down */
+    assert_false(tiles_shaped(core));
+    const uint32_t ops = 1u << RG_GPU_OP_SLOTS | 1u << RG_GPU_OP_EXPERTS;
+    if (rg_core_gpu_sweep(core, ops, see, &s, &st) != RG_OK) fail_msg("%s", st.message);
+    assert_true(s.n >= 2 + s.n_tiles); /* gate and up, down */
+    assert_int_equal(s.n_tiles, 1);
+    assert_true(tiles_shaped(core));
     assert_int_equal(core->gpu->tiles.n, s.n);
     assert_int_equal(rg_core_gpu_complaints(core), 0);
     snprintf(path, sizeof cache + 40, "%s", rg_core_gpu_tiles_path(core));
@@ -127,17 +140,17 @@ static void sweep_slots(rg_core *core, char path[sizeof cache + 40]) {
 /* With the experts in memory, and streamed. */
 static void sweep(void **state) {
     (void)state;
-    bench b = open_bench("a-f32.gguf", "a-f32", 13);
+    bench b = open_bench("a-f32.gguf", "a-f32", CHUNK + 2);
     char path[sizeof cache + 40];
     sheet want = new_sheet(&b);
     rg_core *core = open_with_cache(&b, 0);
-    eval(core, &b, 11, 2, &want);
-    sweep_slots(core, path);
+    eval(core, &b, CHUNK, 2, &want);
+    sweep_experts(core, path);
     rg_core_destroy(core);
     check(&b, &want, 0, true, "swept");
     assert_int_equal(remove(path), 0);
     core = open_with_cache(&b, arena_of(&b, 5));
-    sweep_slots(core, path);
+    sweep_experts(core, path);
     rg_core_destroy(core);
     assert_int_equal(remove(path), 0);
     rg_free(want.rows);
@@ -151,7 +164,7 @@ static void nowhere(void **state) {
     const rg_core_options o = gpu_options(16);
     rg_core *core = open_core(&b, &o);
     rg_status st = {0};
-    assert_int_equal(rg_core_gpu_sweep(core, 7, NULL, NULL, &st), RG_INVALID);
+    assert_int_equal(rg_core_gpu_sweep(core, 15, NULL, NULL, &st), RG_INVALID);
     assert_string_equal(rg_core_gpu_tiles_path(core), "");
     rg_core_destroy(core);
     close_bench(&b);

@@ -8,6 +8,8 @@
 
 #define REPS       7u
 #define WARM_NS    ((uint64_t)60 * 1000000u)
+#define SIDES      4u   /* of tiles: 1, 2, 4, 8 */
+#define GRIDS      64u  /* bytes of a plan's grids */
 #define GAIN_LEAST 0.98 /* of the usual shape's time: less is noise */
 
 rg_code rg_gpu_tiles_open(rg_gpu_core *g, rg_status *st) {
@@ -29,22 +31,49 @@ rg_code rg_gpu_tiles_open(rg_gpu_core *g, rg_status *st) {
 
 /* ---- notebook ------------------------------------------------------------------------------- */
 
+/* The entry of a key, a new one without weights if there is none; NULL: the notebook is full. */
+static rg_gpu_noted_product *noted_of(rg_gpu_noted *noted, const rg_gpu_tile_key *key) {
+    uint32_t i = 0;
+    while (i < noted->n && !rg_gpu_tile_same(&noted->all[i].key, key))
+        i++;
+    if (i == RG_GPU_TILES_MAX) return NULL;
+    if (i == noted->n) noted->all[noted->n++] = (rg_gpu_noted_product){.key = *key};
+    return &noted->all[i];
+}
+
 void rg_gpu_note(rg_gpu_core *g, rg_gpu_tile_op op, const rg_gpu_product *p,
                  const rg_gpu_product_way *way) {
-    rg_gpu_noted *noted = g->noted;
     const rg_gpu_tile_key key = rg_gpu_tile_key_of(op, p, way);
-    uint32_t i = 0;
-    while (i < noted->n && !rg_gpu_tile_same(&noted->all[i].key, &key))
-        i++;
-    if (i == RG_GPU_TILES_MAX) return;
-    rg_gpu_noted_product *m = &noted->all[i];
-    if (i == noted->n) {
-        *m = (rg_gpu_noted_product){.key = key, .product = *p, .way = *way};
-        noted->n++;
+    rg_gpu_noted_product *m = noted_of(g->noted, &key);
+    if (!m || m->n_weight == RG_GPU_NOTED_WEIGHTS) return;
+    if (!m->n_weight) {
+        m->product = *p;
+        m->way = *way;
     }
-    if (m->n_weight == RG_GPU_NOTED_WEIGHTS) return;
     m->w[m->n_weight] = p->w;
     m->w2[m->n_weight++] = p->w2;
+}
+
+void rg_gpu_note_experts(rg_gpu_core *g, const rg_gpu_experts *e) {
+    rg_gpu_noted *noted = g->noted;
+    const rg_gpu_tile_key key = rg_gpu_tile_key_of(RG_GPU_OP_EXPERTS, &e->gate, &e->gate_way);
+    rg_gpu_noted_product *m = noted_of(noted, &key);
+    if (!m) return;
+    if (!m->n_weight) {
+        m->product = e->gate;
+        m->up = e->up;
+        m->down = e->down;
+        m->way = (rg_gpu_product_way){.type = e->gate_way.type};
+        m->up_way = (rg_gpu_product_way){.type = e->up_way.type};
+        m->down_way = (rg_gpu_product_way){.type = e->down_way.type};
+    }
+    /* The down rows of another layer may be of another type. */
+    if (m->n_weight == RG_GPU_NOTED_WEIGHTS || m->up_way.type != e->up_way.type ||
+        m->down_way.type != e->down_way.type)
+        return;
+    m->w[m->n_weight] = e->gate.w;
+    m->w2[m->n_weight] = e->up.w;
+    m->w_down[m->n_weight++] = e->down.w;
 }
 
 /* Windows of the widths that have keys, and one of a whole chunk. */
@@ -74,32 +103,99 @@ rg_code rg_gpu_note_products(rg_core *core, rg_gpu_noted *noted, rg_status *st) 
 
 /* ---- measurement ---------------------------------------------------------------------------- */
 
+static bool of_experts(const rg_gpu_tile_key *key) {
+    return key->op == RG_GPU_OP_SLOTS || key->op == RG_GPU_OP_EXPERTS;
+}
+
 typedef struct sweep {
     rg_core *core;
     rg_gpu_core *g;
     rg_gpu_buffer ids; /* experts of slots */
     uint32_t n_id;
+    rg_gpu_buffer prompt_ids;   /* experts of a chunk's slots, some asked for more often */
+    rg_gpu_buffer plans[SIDES]; /* tiles of them: grids, then the list */
     rg_gpu_list *lists[RG_GPU_CANDIDATES_MAX];
 } sweep;
+
+static uint64_t matrix_bytes(const rg_gpu_product *p) {
+    return (uint64_t)p->n_out * p->row_bytes;
+}
+
+static void place_product(const sweep *s, rg_gpu_product *p, const rg_gpu_buffer *ids) {
+    if (s->core->stream) p->stride = matrix_bytes(p);
+    p->experts = p->experts2 = p->list = 0;
+    p->ids = ids->address;
+    RG_ASSERT(p->n <= ids->bytes / sizeof(uint32_t));
+}
 
 /* Weights that lie where the product can read them by itself. Experts that stream have their slots:
  * whatever lies there takes the same time. */
 static void place_experts(const sweep *s, rg_gpu_noted_product *m) {
-    rg_gpu_product *p = &m->product;
+    const rg_gpu_buffer *ids = m->key.op == RG_GPU_OP_SLOTS ? &s->ids : &s->prompt_ids;
     if (s->core->stream) {
-        m->w[0] = m->w2[0] = s->g->arena.address;
+        m->w[0] = m->w2[0] = m->w_down[0] = s->g->arena.address;
         m->n_weight = 1;
-        p->stride = (uint64_t)p->n_out * p->row_bytes;
     }
-    p->experts = p->experts2 = p->list = 0;
-    p->ids = s->ids.address;
-    RG_ASSERT(p->n <= s->n_id);
+    place_product(s, &m->product, ids);
+    if (m->key.op != RG_GPU_OP_EXPERTS) return;
+    place_product(s, &m->up, ids);
+    place_product(s, &m->down, ids);
 }
 
-static rg_code record(const rg_gpu_noted_product *m, const rg_gpu_tile *tile, rg_gpu_list *list,
-                      rg_status *st) {
+static uint32_t blocks_of(const rg_gpu_product *p) {
+    return (p->n_out + RG_GPU_TILE_ROWS - 1) / RG_GPU_TILE_ROWS;
+}
+
+/* Lists the tiles of the products for every side. */
+static rg_code plan_tiles(const sweep *s, const rg_gpu_noted_product *m, rg_status *st) {
+    rg_gpu_list *list = s->lists[0];
+    rg_gpu_list_begin(list, false);
+    for (uint32_t i = 0; i < SIDES; i++) {
+        const rg_gpu_plan_args plan = {.ids = m->product.ids,
+                                       .list = s->plans[i].address + GRIDS,
+                                       .grids = s->plans[i].address,
+                                       .n = m->product.n,
+                                       .n_expert = s->core->hp->n_expert,
+                                       .cols = 16u << i,
+                                       .x_hidden = blocks_of(&m->product),
+                                       .x_out = blocks_of(&m->down)};
+        rg_gpu_plan(list, &plan);
+    }
+    RG_TRY(rg_gpu_list_end(list, st));
+    return rg_gpu_run(s->g->gpu, list, st);
+}
+
+/* Gate and up, then down, as a window runs them. */
+static rg_code record_experts(const sweep *s, const rg_gpu_noted_product *m,
+                              const rg_gpu_tile *tile, rg_gpu_list *list, rg_status *st) {
+    rg_gpu_product p[3] = {m->product, m->up, m->down};
+    rg_gpu_product_way way[3] = {m->way, m->up_way, m->down_way};
+    const uint32_t T = m->key.n / s->core->hp->n_expert_used;
+    const uint32_t side = tile->side ? tile->side : rg_gpu_usual_side(s->core, T);
+    uint32_t i = 0;
+    while (i + 1 < SIDES && 1u << i < side)
+        i++;
+    rg_gpu_list_begin(list, true);
+    for (uint32_t n = 0; n < m->n_weight; n++) {
+        const rg_gpu_ptr w[3] = {m->w[n], m->w2[n], m->w_down[n]};
+        for (uint32_t k = 0; k < 3; k++) {
+            p[k].w = w[k];
+            p[k].list = s->plans[i].address + GRIDS;
+            rg_gpu_tile_put(tile, &way[k]);
+            way[k].side = side;
+            if (k == 2) rg_gpu_barrier(list); /* hidden */
+            rg_gpu_mul_tiles(list, &p[k], &way[k], &s->plans[i], k == 2 ? 12 : 0);
+        }
+        rg_gpu_barrier(list); /* the same results are written again */
+    }
+    return rg_gpu_list_end(list, st);
+}
+
+static rg_code record(const sweep *s, const rg_gpu_noted_product *m, const rg_gpu_tile *tile,
+                      rg_gpu_list *list, rg_status *st) {
     rg_gpu_product p = m->product;
     rg_gpu_product_way way = m->way;
+    if (m->key.op == RG_GPU_OP_EXPERTS) return record_experts(s, m, tile, list, st);
     rg_gpu_tile_put(tile, &way);
     rg_gpu_list_begin(list, true);
     for (uint32_t i = 0; i < m->n_weight; i++) {
@@ -115,16 +211,31 @@ static rg_code record(const rg_gpu_noted_product *m, const rg_gpu_tile *tile, rg
     return rg_gpu_list_end(list, st);
 }
 
+/* Shapes that are worth a try; those of experts must suit all three products. */
+static uint32_t candidates_of(const sweep *s, const rg_gpu_noted_product *m, rg_gpu_tile *tiles) {
+    const rg_gpu_info *info = rg_gpu_get_info(s->g->gpu);
+    const uint32_t n = rg_gpu_tile_candidates(tiles, &m->key, info);
+    const bool matrix =
+        rg_gpu_has_matrix(info, m->up_way.type) && rg_gpu_has_matrix(info, m->down_way.type);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (m->key.op == RG_GPU_OP_EXPERTS && !matrix && tiles[i].side > RG_GPU_SIDE_MAX) continue;
+        tiles[kept++] = tiles[i];
+    }
+    return kept;
+}
+
 /* Times the shapes of one product; `*best` is what to keep. */
 static rg_code measure(const sweep *s, rg_gpu_noted_product *m, rg_gpu_tile *best,
                        rg_gpu_sweep_row *row, rg_status *st) {
     rg_gpu_tile tiles[RG_GPU_CANDIDATES_MAX];
     double ns[RG_GPU_CANDIDATES_MAX];
-    const uint32_t n = rg_gpu_tile_candidates(tiles, &m->key, rg_gpu_get_info(s->g->gpu));
+    const uint32_t n = candidates_of(s, m, tiles);
     uint32_t least = 0;
-    if (m->key.op == RG_GPU_OP_SLOTS) place_experts(s, m);
+    if (of_experts(&m->key)) place_experts(s, m);
+    if (m->key.op == RG_GPU_OP_EXPERTS) RG_TRY(plan_tiles(s, m, st));
     for (uint32_t i = 0; i < n; i++)
-        RG_TRY(record(m, &tiles[i], s->lists[i], st));
+        RG_TRY(record(s, m, &tiles[i], s->lists[i], st));
     RG_TRY(rg_gpu_time_lists(s->g->gpu, s->lists, n, WARM_NS, REPS, ns, st));
     for (uint32_t i = 1; i < n; i++)
         least = ns[i] < ns[least] ? i : least;
@@ -135,6 +246,7 @@ static rg_code measure(const sweep *s, rg_gpu_noted_product *m, rg_gpu_tile *bes
                               .n_in = m->key.n_in,
                               .n_out = m->key.n_out,
                               .columns = m->key.n,
+                              .n_out2 = m->key.n_out2,
                               .fused = m->key.fused,
                               .coding = m->key.coding,
                               .group_rows = best->group_rows,
@@ -153,13 +265,30 @@ static uint32_t experts_there(const sweep *s, const rg_gpu_noted *noted) {
     uint64_t most = 1;
     if (!s->core->stream) return s->core->hp->n_expert;
     for (uint32_t i = 0; i < noted->n; i++) {
-        const rg_gpu_product *p = &noted->all[i].product;
-        const uint64_t bytes = (uint64_t)p->n_out * p->row_bytes;
-        if (noted->all[i].key.op == RG_GPU_OP_SLOTS && bytes > most) most = bytes;
+        const uint64_t bytes = matrix_bytes(&noted->all[i].product);
+        if (of_experts(&noted->all[i].key) && bytes > most) most = bytes;
     }
     const uint64_t n = s->g->arena.bytes / most;
     RG_ASSERT(n >= 1); /* a slot holds three such matrices */
     return n < s->core->hp->n_expert ? (uint32_t)n : s->core->hp->n_expert;
+}
+
+/* A prompt's slots: routers ask for some experts more often than for others, which decides how full
+ * tiles are. */
+static rg_code open_prompt(sweep *s, uint32_t n_expert, rg_status *st) {
+    const rg_hparams *hp = s->core->hp;
+    const uint32_t n = s->core->chunk * hp->n_expert_used;
+    const size_t words = rg_gpu_plan_words(n, hp->n_expert, 16);
+    RG_TRY(
+        rg_gpu_buffer_create(s->g->gpu, &s->prompt_ids, n * sizeof(uint32_t), RG_GPU_SHARED, st));
+    for (uint32_t i = 0; i < n; i++) {
+        const double u = (double)(rg_random_u64(n, i) >> 11) * 0x1p-53;
+        ((uint32_t *)s->prompt_ids.mapped)[i] = (uint32_t)(u * u * n_expert);
+    }
+    for (uint32_t i = 0; i < SIDES; i++)
+        RG_TRY(rg_gpu_buffer_create(s->g->gpu, &s->plans[i], GRIDS + words * sizeof(uint32_t),
+                                    RG_GPU_DEVICE, st));
+    return RG_OK;
 }
 
 static rg_code open_sweep(sweep *s, const rg_gpu_noted *noted, rg_status *st) {
@@ -169,6 +298,7 @@ static rg_code open_sweep(sweep *s, const rg_gpu_noted *noted, rg_status *st) {
     RG_TRY(rg_gpu_buffer_create(s->g->gpu, &s->ids, s->n_id * sizeof(uint32_t), RG_GPU_SHARED, st));
     for (uint32_t i = 0; i < s->n_id; i++)
         ((uint32_t *)s->ids.mapped)[i] = i % n;
+    RG_TRY(open_prompt(s, n, st));
     for (size_t i = 0; i < RG_ARRAY_LEN(s->lists); i++)
         RG_TRY(rg_gpu_list_create(&s->lists[i], s->g->gpu, st));
     return RG_OK;
@@ -178,6 +308,9 @@ static void close_sweep(sweep *s) {
     for (size_t i = 0; i < RG_ARRAY_LEN(s->lists); i++)
         rg_gpu_list_destroy(s->lists[i]);
     rg_gpu_buffer_destroy(s->g->gpu, &s->ids);
+    rg_gpu_buffer_destroy(s->g->gpu, &s->prompt_ids);
+    for (size_t i = 0; i < SIDES; i++)
+        rg_gpu_buffer_destroy(s->g->gpu, &s->plans[i]);
 }
 
 static bool is_narrow(const rg_gpu_tile_key *key) {

@@ -25,6 +25,7 @@ void rg_gpu_add_times(rg_gpu_core *g, rg_gpu_list *list) {
         }
         g->times[k].ns += t[i].ns;
         g->times[k].bytes += t[i].bytes;
+        g->times[k].ops += t[i].ops;
         g->times[k].count++;
     }
 }
@@ -39,7 +40,7 @@ uint32_t rg_core_gpu_times(const rg_core *core, rg_core_gpu_time *out, uint32_t 
 /* Type of the weights that a kernel reads; RG_TIMING_NO_TYPE: none of a block format. */
 static uint32_t type_of(const rg_core_gpu_time *t) {
     const bool typed = strncmp(t->program, "mul_", 4) == 0 || strcmp(t->program, "hc_up") == 0 ||
-                       strcmp(t->program, "embed") == 0;
+                       strcmp(t->program, "embed") == 0 || strcmp(t->program, "draft_rows") == 0;
     return typed && rg_type_get(t->first) ? t->first : RG_TIMING_NO_TYPE;
 }
 
@@ -66,6 +67,7 @@ uint32_t rg_core_gpu_rows(const rg_core *core, rg_core_gpu_row *out, uint32_t ca
         out[k].calls += t->count;
         out[k].ns += t->ns;
         out[k].bytes += t->bytes;
+        out[k].ops += t->ops;
     }
     if (n) qsort(out, n, sizeof *out, by_time);
     return n;
@@ -97,7 +99,8 @@ size_t rg_gpu_kernel_times(const rg_gpu_core *g, rg_kernel_time *out, size_t cap
     for (uint32_t i = 0; i < g->n_time; i++) {
         const rg_core_gpu_time *t = &g->times[i];
         const uint32_t type = type_of(t);
-        /* Their bytes are not known before they run: rows of their own keep the others' rates. */
+        /* Of what the device lists itself the bytes are not known: rows of their own keep the
+         * others' rates. */
         const char *part = t->groups ? "device" : "device, listed experts";
         size_t k = 0;
         while (k < n && !in_row(&out[k], part, t->program, type))
@@ -108,6 +111,7 @@ size_t rg_gpu_kernel_times(const rg_gpu_core *g, rg_kernel_time *out, size_t cap
         out[k].calls += t->count;
         out[k].ns += t->ns;
         out[k].bytes += t->bytes;
+        out[k].ops += t->ops;
     }
     if (n == cap) return n;
     const uint64_t rest = g->windows_ns > device_ns ? g->windows_ns - device_ns : 0;

@@ -308,15 +308,17 @@ static void choose(const run *w, uint32_t layer) {
     memcpy(w->g->to.moe_ids, core->s.expert_ids, n * sizeof *core->s.expert_ids);
 }
 
-/* Slots of the experts of items[n] (or `active`) into the list of a phase. */
-static void list_phase(const run *w, uint32_t layer, uint32_t phase, const uint32_t *experts,
-                       uint32_t n) {
+/* Slots of the experts of items[n] (or `active`) into the list of a phase; returns how many. */
+static uint32_t list_phase(const run *w, uint32_t layer, uint32_t phase, const uint32_t *experts,
+                           uint32_t n) {
     const rg_core *core = w->core;
     const rg_scratch *s = &core->s;
     const rg_hparams *hp = core->hp;
     const uint32_t n_ff = rg_gpu_layer(core, layer)->moe.n_ff;
     const bool tiles = w->win->T > RG_GPU_ROWS_MAX;
-    const uint32_t cols = 16 * rg_gpu_tile_side(core, w->win->T);
+    rg_gpu_tile shape;
+    (void)rg_gpu_expert_tile(core, layer, w->win->T, &shape);
+    const uint32_t cols = 16 * shape.side;
     const uint32_t n_slot = w->win->T * hp->n_expert_used;
     const rg_gpu_rec r = rec_of(w, NULL);
     uint32_t *list = w->g->to.slots[phase], *tile = list + n_slot, *grid = w->g->to.grids[phase];
@@ -341,6 +343,7 @@ static void list_phase(const run *w, uint32_t layer, uint32_t phase, const uint3
         grid[3 * k + 1] = tiles ? count_tile : count_slot;
         grid[3 * k + 2] = 1;
     }
+    return count_slot;
 }
 
 static void tell_expert(const run *w, uint32_t layer, uint32_t expert) {
@@ -356,9 +359,9 @@ static rg_code run_phase(const run *w, uint32_t layer, uint32_t phase, const uin
                          uint32_t n, uint64_t *value, rg_status *st) {
     for (uint32_t i = 0; i < n; i++)
         tell_expert(w, layer, experts[i]);
-    list_phase(w, layer, phase, experts, n);
+    const uint32_t n_slot = list_phase(w, layer, phase, experts, n);
     rg_gpu_rec r = begin_step(w, 2 + phase);
-    rg_gpu_rec_phase(&r, layer, phase);
+    rg_gpu_rec_phase(&r, layer, phase, n, n_slot);
     return submit_step(w, 2 + phase, value, st);
 }
 
@@ -594,7 +597,7 @@ static rg_code prewarm_turns(const run *w, rg_status *st) {
         rg_gpu_rec_router(&r, i, true);
         rg_gpu_rec_router(&r, i, false);
         rg_gpu_rec_shared(&r, i, rg_experts_next_router(w->core, i));
-        rg_gpu_rec_phase(&r, i, 0);
+        rg_gpu_rec_phase(&r, i, 0, 0, 0);
         rg_gpu_rec_combine(&r, i);
     }
     record_end(w, &r);

@@ -70,6 +70,55 @@ static void switches(void **state) {
     close_bench(&b);
 }
 
+/* Products of one input: so many pairs of them have weights of one type, each a dispatch less for
+ * every number of rows, and no barrier more or less. */
+static uint32_t count_pairs(const rg_core *core) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < core->hp->n_layer; i++) {
+        const rg_layer_weights *l = &core->w.layers[i];
+        n += l->moe.router.type == l->moe.shared_gate_inp.type;
+        if (!l->is_attn) {
+            n += l->gdn.qkv.type == l->gdn.gate.type;
+            n += l->gdn.alpha.type == l->gdn.beta.type;
+            continue;
+        }
+        n += l->attn.k.type == l->attn.v.type;
+        n += l->attn.ratio && l->attn.idx_k.type == l->attn.idx_q.type;
+    }
+    return n;
+}
+
+static void pairs(void **state) {
+    (void)state;
+    static const char *const names[][2] = {{"a-f32.gguf", "a-f32"}, {"a-mix.gguf", "a-mix"}};
+    for (size_t i = 0; i < RG_ARRAY_LEN(names); i++) {
+        bench b = open_bench(names[i][0], names[i][1], RG_GPU_ROWS_MAX);
+        const rg_core_options o = gpu_options(16);
+        rg_core *core = open_core(&b, &o);
+        sheet want = new_sheet(&b), got = new_sheet(&b);
+        const uint32_t n_pair = count_pairs(core), last = i ? 1 : RG_GPU_ROWS_MAX;
+        assert_true(i ? n_pair > 0 : n_pair >= 3 * core->hp->n_layer);
+        for (uint32_t T = 1; T <= last; T++) {
+            uint32_t joined = 0, barriers = 0, apart = 0, same = 0;
+            b.n = T;
+            rg_core_gpu_switch(core, RG_GPU_FUSE_PAIRS, 0, false);
+            eval(core, &b, T, 0, &want);
+            rg_core_gpu_counts(core, &apart, &barriers);
+            rg_core_gpu_switch(core, 0, 0, false);
+            eval(core, &b, T, 0, &got);
+            rg_core_gpu_counts(core, &joined, &same);
+            expect_same(&got, &want, T, "pairs of products");
+            assert_int_equal(apart, joined + n_pair);
+            assert_int_equal(same, barriers);
+        }
+        assert_int_equal(rg_core_gpu_complaints(core), 0);
+        rg_core_destroy(core);
+        rg_free(want.rows);
+        rg_free(got.rows);
+        close_bench(&b);
+    }
+}
+
 typedef struct few_check {
     rg_core *core;
     const sheet *want;
@@ -181,7 +230,42 @@ static void check_table(const rg_core *core, const rg_core_gpu_row *rows, uint32
     assert_int_equal(device + host, core->gpu->windows_ns);
 }
 
-/* Rows of the profile hold every dispatch; products know their bytes. Streamed windows too. */
+static uint64_t size_of(const rg_mat *w) {
+    return (uint64_t)w->n_in * w->n_out;
+}
+
+/* Multiply-adds of a row's products: every matrix once, of the experts those that are used. With
+ * experts that stream also the routers of the next layers, which guess. */
+static uint64_t multiplies_of(const rg_core *core) {
+    const rg_weights *w = &core->w;
+    uint64_t n = size_of(&w->output) + size_of(&w->output_hc.down) + size_of(&w->output_hc.up);
+    for (uint32_t i = 0; i < core->hp->n_layer; i++) {
+        const rg_layer_weights *l = &w->layers[i];
+        const rg_hc_weights *hc[2] = {&l->hc_attn, &l->hc_ffn};
+        const rg_moe_weights *m = &l->moe;
+        for (uint32_t k = 0; k < 2; k++)
+            n += size_of(&hc[k]->down) + size_of(&hc[k]->up) + size_of(&hc[k]->inject);
+        if (l->is_attn) {
+            n += size_of(&l->attn.q) + size_of(&l->attn.k) + size_of(&l->attn.v);
+            n += size_of(&l->attn.out);
+            if (l->attn.ratio) n += size_of(&l->attn.idx_q) + size_of(&l->attn.idx_k);
+        } else {
+            n += size_of(&l->gdn.qkv) + size_of(&l->gdn.gate) + size_of(&l->gdn.alpha);
+            n += size_of(&l->gdn.beta) + size_of(&l->gdn.out);
+        }
+        if (l->has_ple) n += size_of(&l->ple.key) + size_of(&l->ple.value);
+        n += size_of(&m->router) + size_of(&m->shared_gate_inp) + size_of(&m->shared_gate);
+        n += size_of(&m->shared_up) + size_of(&m->shared_down);
+        n += core->hp->n_expert_used *
+             (size_of(&m->gate.mat) + size_of(&m->up.mat) + size_of(&m->down.mat));
+        const rg_mat *next = core->stream ? rg_experts_next_router(core, i) : NULL;
+        if (next) n += size_of(next);
+    }
+    return n;
+}
+
+/* Rows of the profile hold every dispatch; products know their bytes and how much they multiply.
+ * Streamed windows too. */
 static void profile_rows(void **state) {
     (void)state;
     bench b = open_bench("a-mix.gguf", "a-mix", 6);
@@ -196,14 +280,19 @@ static void profile_rows(void **state) {
         eval(core, &b, 6, 0, &s);
         rg_core_gpu_counts(core, &dispatches, &barriers);
         const uint32_t n = rg_core_gpu_rows(core, rows, CAP);
-        uint64_t calls = 0, products = 0;
+        uint64_t calls = 0, products = 0, multiplies = 0;
         for (uint32_t i = 0; i < n; i++) {
             calls += rows[i].calls;
             products += strcmp(rows[i].name, "mul_rows") == 0 && rows[i].type[0] && rows[i].bytes;
+            multiplies += rows[i].ops;
+            /* What multiplies is of a type of weights. */
+            assert_true(!rows[i].ops || rows[i].type[0]);
+            assert_true(!rows[i].ops || rows[i].bytes);
             if (i) assert_true(rows[i - 1].ns >= rows[i].ns);
         }
         assert_int_equal(calls, dispatches);
         assert_true(products > 0);
+        assert_int_equal(multiplies, b.n * multiplies_of(core));
         assert_true(n && rows[0].ns > 0);
         check_table(core, rows, n);
         rg_core_gpu_rows_reset(core);
@@ -217,10 +306,8 @@ static void profile_rows(void **state) {
 int main(void) {
     if (!gpu_here()) return 77;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prewarm),
-        cmocka_unit_test(switches),
-        cmocka_unit_test(profile_rows),
-        cmocka_unit_test(few_alone),
+        cmocka_unit_test(prewarm),      cmocka_unit_test(switches),  cmocka_unit_test(pairs),
+        cmocka_unit_test(profile_rows), cmocka_unit_test(few_alone),
     };
     return failed_or_leaked(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -20,6 +20,7 @@
 /* Every field can be set by name (rg_synth_set); the names are those of rg_synth_field_name. */
 typedef struct rg_synth_shape {
     uint32_t n_layer, mtp, interval, n_ctx; /* mtp: 0 or 1 draft block */
+    uint32_t mtp_halves; /* its projection as fc_embd and fc_hidden, not as eh_proj */
     uint32_t n_embd, n_vocab, tied;
     uint32_t n_head, n_head_kv, head_dim, n_rot, rope_base;
     uint32_t ssm_conv, ssm_dim, n_k_head, n_v_head;

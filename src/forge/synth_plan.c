@@ -148,9 +148,15 @@ static void experts(lister *l) {
 static void draft(lister *l) {
     const rg_synth_shape *s = l->p->shape;
     const uint64_t E = s->n_embd;
+    const double half = 1 / sqrt(2.0 * (double)E);
     norm(l, "nextn.enorm.weight", E);
     norm(l, "nextn.hnorm.weight", (uint64_t)s->n_hc * E);
-    mat(l, "nextn.eh_proj.weight", 1, PLAIN, 2 * E, E);
+    if (s->mtp_halves) { /* together of the deviation that one matrix has */
+        add(l, "nextn.fc_embd.weight", RG_SYNTH_RANDOM, half, PLAIN, E, E, 0);
+        add(l, "nextn.fc_hidden.weight", RG_SYNTH_RANDOM, half, PLAIN, E, E, 0);
+    } else {
+        mat(l, "nextn.eh_proj.weight", 1, PLAIN, 2 * E, E);
+    }
     hyper(l, "nextn.hc_head", false, false);
 }
 

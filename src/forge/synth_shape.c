@@ -18,6 +18,7 @@ typedef struct field {
 static const field FIELDS[] = {
     F("layers",        n_layer,       1, RG_LAYERS_MAX - 1,    "trunk layers"),
     F("mtp",           mtp,           0, 1,                    "draft blocks"),
+    F("mtp_halves",    mtp_halves,    0, 1,                    "their projection in two tensors"),
     F("interval",      interval,      1, RG_LAYERS_MAX,        "every n-th layer is attention"),
     F("ctx",           n_ctx,         1, RG_CTX_MAX,           "context length"),
     F("hidden",        n_embd,        8, RG_EMBD_MAX,          "width of a residual stream"),

@@ -214,6 +214,7 @@ static void shapes(void **state) {
     static const char *const sets[][4] = {
         {"layers=4"},
         {"mtp=1", "layers=3"},
+        {"mtp=1", "mtp_halves=1", "layers=3"},
         {"tied=1"},
         {"fused=1"},
         {"ngram=0"},

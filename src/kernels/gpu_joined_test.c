@@ -328,6 +328,65 @@ static void gates_and_ups(void **state) {
         gate_and_up(rows);
 }
 
+/* Two products of the same rows in one dispatch, and in two; the ends of the first matrix and of
+ * the second are no ends of a workgroup's rows. */
+static void pair_of_products(rg_type type, uint32_t n_in, uint32_t n_out, uint32_t n_out2,
+                             uint32_t rows) {
+    draws d = draws_start("pair_of_products", 57 + n_in + n_out + rows);
+    const uint32_t outs[2] = {n_out, n_out2};
+    const rg_gpu_epilogue ends[2] = {rows % 2 ? RG_GPU_PLAIN : RG_GPU_SILU, RG_GPU_SIGMOID};
+    const bool plain = rg_gpu_takes_floats(type);
+    rg_gpu_buffer *x = floats(&d, (size_t)rows * n_in, -1, 1);
+    rg_gpu_buffer *codes = zeros(rows * rg_gpu_act_bytes(n_in)), *w[2], *y[2][2];
+    rg_gpu_product p[2];
+    for (int i = 0; i < 2; i++) {
+        w[i] = weights(&d, type, (size_t)outs[i] * n_in);
+        y[0][i] = zeros((size_t)rows * outs[i] * 4);
+        y[1][i] = zeros((size_t)rows * outs[i] * 4);
+        p[i] = (rg_gpu_product){.w = w[i]->address,
+                                .x = plain ? x->address : codes->address,
+                                .y = y[0][i]->address,
+                                .tables = gc.tables.address,
+                                .n_in = n_in,
+                                .n_out = outs[i],
+                                .row_bytes = (uint32_t)rg_row_bytes(type, n_in),
+                                .x_stride = n_in,
+                                .y_stride = outs[i],
+                                .x_div = 1,
+                                .div = 2.0f,
+                                .n = rows};
+    }
+    const rg_gpu_quantize_args q = {x->address, codes->address, n_in, n_in};
+    rg_gpu_list_begin(gc.list, false);
+    if (!plain) rg_gpu_quantize(gc.list, &q, rows);
+    rg_gpu_barrier(gc.list);
+    for (int i = 0; i < 2; i++)
+        rg_gpu_mul(gc.list, &p[i], &(rg_gpu_product_way){.type = type, .epilogue = ends[i]});
+    const uint32_t before = rg_gpu_list_dispatches(gc.list);
+    p[0].y = y[1][0]->address;
+    p[0].w2 = w[1]->address;
+    p[0].y2 = y[1][1]->address;
+    p[0].n_out2 = p[0].y_stride2 = n_out2;
+    const rg_gpu_product_way way = {
+        .type = type, .epilogue = ends[0], .epilogue2 = ends[1], .loop = true};
+    rg_gpu_mul(gc.list, &p[0], &way);
+    assert_int_equal(rg_gpu_list_dispatches(gc.list), before + 1);
+    gpu_run_list(&gc);
+    expect_equal(y[1][0], y[0][0], (size_t)rows * n_out * 4, "first of a pair", rows);
+    expect_equal(y[1][1], y[0][1], (size_t)rows * n_out2 * 4, "second of a pair", rows);
+    done();
+}
+
+static void pairs_of_products(void **state) {
+    (void)state;
+    for (uint32_t rows = 1; rows <= ROWS; rows++) {
+        pair_of_products(RG_TYPE_F32, 100, 48, 48, rows);
+        pair_of_products(RG_TYPE_Q8_0, 256, 70, 9, rows);
+    }
+    pair_of_products(RG_TYPE_IQ4_NL, 640, 5, 130, 3);
+    pair_of_products(RG_TYPE_F32, 2560, 1, 6, 1);
+}
+
 /* ---- delta net ------------------------------------------------------------------------------- */
 
 typedef struct net {
@@ -583,10 +642,10 @@ static int close_gpu(void **state) {
 int main(void) {
     if (!gpu_check_here()) return 77;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(writes_and_norms),     cmocka_unit_test(ups_and_mixes),
-        cmocka_unit_test(products_make_codes),  cmocka_unit_test(gates_and_ups),
-        cmocka_unit_test(delta_nets),           cmocka_unit_test(delta_nets_with_drafts),
-        cmocka_unit_test(attentions_and_codes),
+        cmocka_unit_test(writes_and_norms),       cmocka_unit_test(ups_and_mixes),
+        cmocka_unit_test(products_make_codes),    cmocka_unit_test(gates_and_ups),
+        cmocka_unit_test(pairs_of_products),      cmocka_unit_test(delta_nets),
+        cmocka_unit_test(delta_nets_with_drafts), cmocka_unit_test(attentions_and_codes),
     };
     return failed_or_leaked(cmocka_run_group_tests(tests, open_gpu, close_gpu));
 }

@@ -20,13 +20,17 @@ static const rg_gpu_info device = {
     .vendor_id = 0x10DE, .device_id = 0x2335, .driver_version = 0x91234567, .matrix = true};
 
 static rg_gpu_tile sample[] = {
-    {.key = {RG_GPU_OP_ROWS, RG_TYPE_Q8_0, false, false, 2560, 640, 1}, .group_rows = 4},
-    {.key = {RG_GPU_OP_ROWS, RG_TYPE_Q8_0, false, false, 2560, 640, 4},
+    {.key = {RG_GPU_OP_ROWS, RG_TYPE_Q8_0, false, false, 2560, 640, 1, 0}, .group_rows = 4},
+    {.key = {RG_GPU_OP_ROWS, RG_TYPE_Q8_0, false, false, 2560, 640, 4, 0},
      .group_rows = 2,
      .loop = true},
-    {.key = {RG_GPU_OP_SLOTS, RG_TYPE_IQ2_XS, true, false, 2560, 512, 1}, .group_rows = 1},
-    {.key = {RG_GPU_OP_TILES, RG_TYPE_Q6_K, false, false, 2560, 640, 512}, .side = 8, .depth = 4},
-    {.key = {RG_GPU_OP_TILES, RG_TYPE_Q6_K, false, false, 2560, 640, 64}, .side = 2},
+    {.key = {RG_GPU_OP_ROWS, RG_TYPE_Q8_0, false, false, 2560, 640, 2, 48}, .group_rows = 4},
+    {.key = {RG_GPU_OP_SLOTS, RG_TYPE_IQ2_XS, true, false, 2560, 512, 1, 0}, .group_rows = 1},
+    {.key = {RG_GPU_OP_TILES, RG_TYPE_Q6_K, false, false, 2560, 640, 512, 0},
+     .side = 8,
+     .depth = 4},
+    {.key = {RG_GPU_OP_TILES, RG_TYPE_Q6_K, false, false, 2560, 640, 64, 0}, .side = 2},
+    {.key = {RG_GPU_OP_EXPERTS, RG_TYPE_IQ2_XS, false, false, 2560, 640, 5120, 0}, .side = 1},
 };
 static const rg_gpu_tiles table = {sample, (uint32_t)RG_ARRAY_LEN(sample)};
 
@@ -123,7 +127,7 @@ static void damaged(void **state) {
 static rg_code read_text(const char *lines) {
     char text[512];
     rg_gpu_tiles got;
-    const int n = snprintf(text, sizeof text, "regolith-gpu-tiles 1 10de 2335 91234567 %s", lines);
+    const int n = snprintf(text, sizeof text, "regolith-gpu-tiles 2 10de 2335 91234567 %s", lines);
     assert_true(n > 0 && (size_t)n + 32 < sizeof text);
     const int more = snprintf(text + n, sizeof text - (size_t)n, "hash %016llx\n",
                               (unsigned long long)XXH3_64bits(text, (size_t)n));
@@ -137,27 +141,32 @@ static rg_code read_text(const char *lines) {
 static void unsound(void **state) {
     (void)state;
     static const char *const bad[] = {
-        "1\n",                                     /* fewer lines than said */
-        "0\nrows q8_0 0 0 64 64 1 1 0 0 0 0\n",    /* more */
-        "1\nrows q8_0 0 0 64 64 1 3 0 0 0 0\n",    /* three rows of a lane */
-        "1\nrows q8_0 0 0 64 64 16 1 0 0 0 0\n",   /* sixteen columns */
-        "1\nrows q8_0 0 0 64 64 1 1 2 0 0 0\n",    /* a tile's side */
-        "1\nrows q8_0 0 0 0 64 1 1 0 0 0 0\n",     /* rows of nothing */
-        "1\ntiles q8_0 0 0 64 64 64 0 3 0 0 0\n",  /* side 3 */
-        "1\ntiles q8_0 0 0 64 64 64 0 8 0 0 1\n",  /* side 8 without matrix units */
-        "1\ntiles f32 0 0 64 64 64 0 8 0 0 0\n",   /* the same: floats have none */
-        "1\ntiles q8_0 0 0 64 64 64 0 4 5 0 0\n",  /* depth 5 */
-        "1\ncolumns q8_0 0 0 64 64 1 1 0 0 0 0\n", /* an op that is not there */
-        "1\nrows q9_0 0 0 64 64 1 1 0 0 0 0\n",    /* a type */
-        "1\nrows q8_0 0 0 64 64 1 1 0 0 0\n",      /* a word too few */
-        "1\nrows q8_0 0 0 64 64 1 1 0 0 0 0 0\n",  /* one too many */
-        "1\nrows q8_0 0 0 64 64 1 -1 0 0 0 0\n",   /* a sign */
-        "1\nrows q8_0 0 0 99999999999 64 1 1 0 0 0 0\n",
+        "1\n",                                        /* fewer lines than said */
+        "0\nrows q8_0 0 0 64 64 1 0 1 0 0 0 0\n",     /* more */
+        "1\nrows q8_0 0 0 64 64 1 0 3 0 0 0 0\n",     /* three rows of a lane */
+        "1\nrows q8_0 0 0 64 64 16 0 1 0 0 0 0\n",    /* sixteen columns */
+        "1\nrows q8_0 0 0 64 64 1 0 1 2 0 0 0\n",     /* a tile's side */
+        "1\nrows q8_0 0 0 0 64 1 0 1 0 0 0 0\n",      /* rows of nothing */
+        "1\ntiles q8_0 0 0 64 64 64 0 0 3 0 0 0\n",   /* side 3 */
+        "1\ntiles q8_0 0 0 64 64 64 0 0 8 0 0 1\n",   /* side 8 without matrix units */
+        "1\ntiles f32 0 0 64 64 64 0 0 8 0 0 0\n",    /* the same: floats have none */
+        "1\ntiles q8_0 0 0 64 64 64 0 0 4 5 0 0\n",   /* depth 5 */
+        "1\nexperts q8_0 0 0 64 64 64 0 0 3 0 0 0\n", /* side 3 of experts */
+        "1\nexperts q8_0 0 0 64 64 64 0 2 4 0 0 0\n", /* rows of a lane in tiles */
+        "1\ncolumns q8_0 0 0 64 64 1 0 1 0 0 0 0\n",  /* an op that is not there */
+        "1\nrows q9_0 0 0 64 64 1 0 1 0 0 0 0\n",     /* a type */
+        "1\nslots q8_0 0 0 64 64 1 8 1 0 0 0 0\n",    /* two matrices of an expert */
+        "1\nrows q8_0 1 0 64 64 1 8 1 0 0 0 0\n",     /* of gate and up */
+        "1\nrows q8_0 0 0 64 64 1 0 1 0 0 0\n",       /* a word too few */
+        "1\nrows q8_0 0 0 64 64 1 0 1 0 0 0 0 0\n",   /* one too many */
+        "1\nrows q8_0 0 0 64 64 1 0 -1 0 0 0 0\n",    /* a sign */
+        "1\nrows q8_0 0 0 99999999999 64 1 0 1 0 0 0 0\n",
         "4097\n",
         "-1\n",
         "\n"};
-    assert_int_equal(read_text("1\nrows q8_0 0 0 64 64 1 1 0 0 0 0\n"), RG_OK);
-    assert_int_equal(read_text("1\ntiles q8_0 0 0 64 64 64 0 8 4 0 0\n"), RG_OK);
+    assert_int_equal(read_text("1\nrows q8_0 0 0 64 64 1 0 1 0 0 0 0\n"), RG_OK);
+    assert_int_equal(read_text("1\nrows q8_0 0 0 64 64 1 8 1 0 0 0 0\n"), RG_OK);
+    assert_int_equal(read_text("1\ntiles q8_0 0 0 64 64 64 0 0 8 4 0 0\n"), RG_OK);
     for (size_t i = 0; i < RG_ARRAY_LEN(bad); i++) {
         if (read_text(bad[i]) != RG_FORMAT) fail_msg("taken: %s", bad[i]);
     }
@@ -174,10 +183,14 @@ static void choosing(void **state) {
     assert_true(rg_gpu_tiles_choose(&table, RG_GPU_OP_ROWS, &p, &way));
     assert_int_equal(way.group_rows, 2);
     assert_true(way.loop);
-    p.n = 2; /* was not measured */
+    p.n = 2; /* was measured with a second matrix only */
     way = (rg_gpu_product_way){.type = RG_TYPE_Q8_0};
     assert_false(rg_gpu_tiles_choose(&table, RG_GPU_OP_ROWS, &p, &way));
     assert_int_equal(way.group_rows, 0);
+    p.n_out2 = 48;
+    assert_true(rg_gpu_tiles_choose(&table, RG_GPU_OP_ROWS, &p, &way));
+    assert_int_equal(way.group_rows, 4);
+    p.n_out2 = 0;
     p.n = 1;
     way.group_rows = 1; /* the caller's own choice stays */
     assert_true(rg_gpu_tiles_choose(&table, RG_GPU_OP_ROWS, &p, &way));
@@ -195,6 +208,15 @@ static void choosing(void **state) {
                          tiles[i].side != 0);
         assert_int_equal(way.side, tiles[i].side);
     }
+    /* Those of experts are for as many slots, and for experts alone. */
+    const rg_gpu_tile_key key = sample[table.n - 1].key;
+    rg_gpu_tile_key other = key;
+    assert_ptr_equal(rg_gpu_tiles_find(&table, &key), &sample[table.n - 1]);
+    other.n = key.n - 1;
+    assert_null(rg_gpu_tiles_find(&table, &other));
+    other = key;
+    other.op = RG_GPU_OP_TILES;
+    assert_null(rg_gpu_tiles_find(&table, &other));
 }
 
 /* The file of each device has its own name, beside the kernels. */
@@ -214,11 +236,12 @@ static void names(void **state) {
 static void candidates(void **state) {
     (void)state;
     static const rg_gpu_tile_key keys[] = {
-        {RG_GPU_OP_ROWS, RG_TYPE_Q4_K, false, false, 256, 64, 1},
-        {RG_GPU_OP_ROWS, RG_TYPE_Q4_K, false, true, 256, 64, 8},
-        {RG_GPU_OP_SLOTS, RG_TYPE_IQ3_XXS, true, false, 256, 64, 1},
-        {RG_GPU_OP_TILES, RG_TYPE_Q4_K, false, false, 256, 640, 64},
-        {RG_GPU_OP_TILES, RG_TYPE_F32, false, false, 256, 640, 64}};
+        {RG_GPU_OP_ROWS, RG_TYPE_Q4_K, false, false, 256, 64, 1, 0},
+        {RG_GPU_OP_ROWS, RG_TYPE_Q4_K, false, true, 256, 64, 8, 0},
+        {RG_GPU_OP_SLOTS, RG_TYPE_IQ3_XXS, true, false, 256, 64, 1, 0},
+        {RG_GPU_OP_TILES, RG_TYPE_Q4_K, false, false, 256, 640, 64, 0},
+        {RG_GPU_OP_TILES, RG_TYPE_F32, false, false, 256, 640, 64, 0},
+        {RG_GPU_OP_EXPERTS, RG_TYPE_IQ3_XXS, false, false, 256, 640, 160, 0}};
     rg_gpu_tile all[RG_GPU_CANDIDATES_MAX];
     for (size_t i = 0; i < RG_ARRAY_LEN(keys); i++) {
         rg_gpu_tiles got;

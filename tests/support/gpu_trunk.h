@@ -23,17 +23,21 @@ typedef struct bench {
     uint32_t n;
 } bench;
 
-static inline bench open_bench(const char *file, const char *name, uint32_t n_most) {
+static inline bench open_bench_at(const char *path, const char *name, uint32_t n_most) {
     bench b = {0};
     rg_status st = {0};
-    char path[RG_TINY_PATH_MAX];
-    if (rg_gguf_open(&b.gguf, rg_tiny_path(path, file), &st) != RG_OK ||
+    if (rg_gguf_open(&b.gguf, path, &st) != RG_OK ||
         rg_model_create(&b.model, b.gguf, &(rg_model_options){0}, &st) != RG_OK) {
         fail_msg("%s", st.message);
     }
     b.ids = rg_tiny_ids(name, &b.n);
     if (b.n > n_most) b.n = n_most;
     return b;
+}
+
+static inline bench open_bench(const char *file, const char *name, uint32_t n_most) {
+    char path[RG_TINY_PATH_MAX];
+    return open_bench_at(rg_tiny_path(path, file), name, n_most);
 }
 
 static inline void close_bench(bench *b) {

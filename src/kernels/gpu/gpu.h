@@ -135,8 +135,10 @@ void rg_gpu_list_destroy(rg_gpu_list *list); /* NULL is allowed; not while it ru
 void rg_gpu_list_begin(rg_gpu_list *list, bool stamps);
 void rg_gpu_dispatch(rg_gpu_list *list, const rg_gpu_kernel *kernel, const void *push,
                      size_t push_bytes, rg_gpu_grid grid);
-/* What the next dispatch reads and writes in device memory, for its time; 0: not known. */
+/* What the next dispatch reads and writes in device memory, and how often it multiplies and adds,
+ * for its time; 0: not known. */
 void rg_gpu_list_moves(rg_gpu_list *list, uint64_t bytes);
+void rg_gpu_list_multiplies(rg_gpu_list *list, uint64_t ops);
 /* The grid is read from the buffer when the dispatch starts: 3 words at `offset`. */
 void rg_gpu_dispatch_indirect(rg_gpu_list *list, const rg_gpu_kernel *kernel, const void *push,
                               size_t push_bytes, const rg_gpu_buffer *grid, size_t offset);
@@ -161,7 +163,7 @@ typedef struct rg_gpu_time {
     const char *program; /* static */
     uint32_t first;      /* its first constant: of products the type of the weights */
     uint32_t groups;     /* workgroups in x; 0: read from a buffer */
-    uint64_t bytes;      /* as rg_gpu_list_moves said */
+    uint64_t bytes, ops; /* as rg_gpu_list_moves and rg_gpu_list_multiplies said */
     uint64_t ns;         /* from the end of those before to its own: they add up to the list's */
 } rg_gpu_time;
 /* Times of the last run of a list with stamps, in order of recording; NULL when there are none. */

@@ -98,6 +98,10 @@ void rg_gpu_list_moves(rg_gpu_list *list, uint64_t bytes) {
     (void)list;
     (void)bytes;
 }
+void rg_gpu_list_multiplies(rg_gpu_list *list, uint64_t ops) {
+    (void)list;
+    (void)ops;
+}
 void rg_gpu_dispatch_indirect(rg_gpu_list *list, const rg_gpu_kernel *kernel, const void *push,
                               size_t push_bytes, const rg_gpu_buffer *grid, size_t offset) {
     (void)list;

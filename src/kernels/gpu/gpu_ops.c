@@ -84,7 +84,8 @@ static uint32_t slot_rows(uint32_t n_in, const rg_gpu_product_way *way) {
 static uint32_t lane_rows(const rg_gpu_product *p, const rg_gpu_product_way *way, uint32_t cols) {
     if (way->group_rows) return way->group_rows;
     uint32_t rows = cols == 1 ? 2 : 4;
-    while (rows > 1 && (rows * cols > 16 || p->n_out / tile_rows(streams_for(p, way), rows) < FEW))
+    const uint32_t n_out = p->n_out + p->n_out2;
+    while (rows > 1 && (rows * cols > 16 || n_out / tile_rows(streams_for(p, way), rows) < FEW))
         rows /= 2;
     return rows;
 }
@@ -97,17 +98,22 @@ static rg_gpu_kernel rows_kernel(const rg_gpu_product *p, const rg_gpu_product_w
     const uint32_t share = ceil_div(ceil_div(p->n_in, 32 * CLASSES), streams);
     const bool coding = way->coding && !rg_gpu_takes_floats(way->type);
     RG_ASSERT(!coding || p->n_in % 32 == 0);
+    RG_ASSERT(!p->n_out2 || (!pair && !way->fused));
     return (rg_gpu_kernel){.program = "mul_rows",
                            .spec = {(uint32_t)way->type, cols, rows, streams,
                                     (uint32_t)way->epilogue, pair, way->fused, p->n_in, coding,
-                                    !way->loop && share <= UNROLL_MAX},
-                           .n_spec = 10};
+                                    !way->loop && share <= UNROLL_MAX,
+                                    p->n_out2 ? 1 + (uint32_t)way->epilogue2 : 0},
+                           .n_spec = 11};
+}
+
+bool rg_gpu_has_matrix(const rg_gpu_info *info, rg_type type) {
+    return info->matrix && !rg_gpu_takes_floats(type) && type != RG_TYPE_NVFP4;
 }
 
 /* Whether matrix units make the tiles. */
 static bool by_matrix(const rg_gpu_list *list, const rg_gpu_product_way *way) {
-    return rg_gpu_list_info(list)->matrix && !way->no_matrix && !rg_gpu_takes_floats(way->type) &&
-           way->type != RG_TYPE_NVFP4;
+    return !way->no_matrix && rg_gpu_has_matrix(rg_gpu_list_info(list), way->type);
 }
 
 /* Bytes of a table of mul_mat.comp's types in shared memory, and of what its tiles take. */
@@ -219,27 +225,30 @@ bool rg_gpu_mul_codes(rg_type type, uint32_t n_in) {
            type != RG_TYPE_IQ1_M;
 }
 
-/* Weights, rows of x and results of a product of `n` rows with `matrices` matrices. */
-static uint64_t bytes_of(const rg_gpu_product *p, const rg_gpu_product_way *way, uint64_t matrices,
-                         uint64_t n) {
+void rg_gpu_product_counts(rg_gpu_list *list, const rg_gpu_product *p,
+                           const rg_gpu_product_way *way, uint32_t matrices, uint32_t n) {
     const bool f32 = rg_gpu_takes_floats(way->type) || way->coding;
     const uint64_t x = f32 ? (uint64_t)p->n_in * sizeof(float) : rg_gpu_act_bytes(p->n_in);
-    const uint64_t w = (uint64_t)p->n_out * p->row_bytes * (way->fused ? 2 : 1);
-    return matrices * w + n * x + n * p->n_out * sizeof(float);
+    const uint64_t n_out = (uint64_t)p->n_out + p->n_out2, w_rows = n_out * (way->fused ? 2 : 1);
+    const uint64_t bytes = matrices * w_rows * p->row_bytes + n * (x + n_out * sizeof(float));
+    rg_gpu_list_moves(list, matrices ? bytes : 0);
+    rg_gpu_list_multiplies(list, n * w_rows * p->n_in);
 }
 
 void rg_gpu_mul(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way) {
-    _Static_assert(sizeof *p == 112, "as product.glsl");
-    rg_gpu_list_moves(list, bytes_of(p, way, 1, p->n));
+    _Static_assert(sizeof *p == RG_GPU_PUSH_BYTES_MAX, "as product.glsl");
+    rg_gpu_product_counts(list, p, way, 1, p->n);
     const bool narrow = p->n_out <= NARROW && !way->side;
     if (p->n <= RG_GPU_ROWS_MAX || narrow) {
         const uint32_t cols = p->n <= RG_GPU_ROWS_MAX ? p->n : RG_GPU_ROWS_MAX;
         const uint32_t rows = lane_rows(p, way, cols);
         const rg_gpu_kernel k = rows_kernel(p, way, rows, cols, false);
-        const uint32_t groups = ceil_div(p->n_out, tile_rows(streams_for(p, way), rows));
+        const uint32_t tile = tile_rows(streams_for(p, way), rows);
+        const uint32_t groups = ceil_div(p->n_out, tile) + ceil_div(p->n_out2, tile);
         rg_gpu_dispatch(list, &k, p, sizeof *p, (rg_gpu_grid){groups, ceil_div(p->n, cols), 1});
         return;
     }
+    RG_ASSERT(!p->n_out2);
     const uint32_t part = part_of(p, way);
     if (part) {
         mul_in_parts(list, p, way, part);
@@ -268,7 +277,7 @@ void rg_gpu_mul_slots(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_p
     if (grid) {
         rg_gpu_dispatch_indirect(list, &k, p, sizeof *p, grid, offset);
     } else {
-        rg_gpu_list_moves(list, bytes_of(p, way, p->n, p->n));
+        rg_gpu_product_counts(list, p, way, p->n, p->n);
         rg_gpu_dispatch(list, &k, p, sizeof *p,
                         (rg_gpu_grid){rg_gpu_slot_groups(p->n_in, p->n_out, way), p->n, 1});
     }
@@ -371,6 +380,7 @@ void rg_gpu_hc_up(rg_gpu_list *list, const rg_gpu_hc_up_args *a, rg_type type, u
     rg_gpu_list_moves(
         list, (uint64_t)n_hc * a->n * a->row_bytes +
                   rows * (floats(1, n_in) + floats(n_hc + 1, a->n) + rg_gpu_act_bytes(a->n)));
+    rg_gpu_list_multiplies(list, (uint64_t)rows * n_hc * a->n * n_in);
     run(list, "hc_up", spec, 4, PUSH(a, row_bytes), (rg_gpu_grid){a->n / 32, 1, 1});
 }
 
@@ -506,10 +516,16 @@ void rg_gpu_ple_gate(rg_gpu_list *list, const rg_gpu_ple_gate_args *a, uint32_t 
     run(list, "ple_gate", NULL, 0, PUSH(a, eps), (rg_gpu_grid){rows, 1, 1});
 }
 
-void rg_gpu_draft_rows(rg_gpu_list *list, const rg_gpu_draft_rows_args *a, uint32_t rows) {
-    run(list, "draft_rows", NULL, 0, PUSH(a, code), (rg_gpu_grid){rows, 1, 1});
+void rg_gpu_draft_rows(rg_gpu_list *list, const rg_gpu_draft_rows_args *a, rg_type type, bool apart,
+                       uint32_t rows) {
+    const uint32_t spec[] = {(uint32_t)type, apart};
+    const uint64_t made = apart ? 1 + a->n_hc : 2 * (uint64_t)a->n_hc;
+    rg_gpu_list_moves(list, rows * (a->row_bytes + floats(a->n_hc + made, a->n) +
+                                    (a->codes ? made * rg_gpu_act_bytes(a->n) : 0)));
+    run(list, "draft_rows", spec, 2, PUSH(a, code), (rg_gpu_grid){rows, 2, 1});
 }
 
 void rg_gpu_add(rg_gpu_list *list, const rg_gpu_add_args *a, uint32_t rows) {
-    run(list, "add", NULL, 0, PUSH(a, n), (rg_gpu_grid){ceil_div(a->n, 128), rows, 1});
+    rg_gpu_list_moves(list, floats(2 * (uint64_t)rows + rows / a->per, a->n));
+    run(list, "add", NULL, 0, PUSH(a, per), (rg_gpu_grid){ceil_div(a->n, 128), rows, 1});
 }

@@ -16,6 +16,7 @@
 #define RG_GPU_EXPERT_MAX   4096u /* of a layer */
 #define RG_GPU_ROWS_MAX     8u    /* a product of more rows takes tiles */
 #define RG_GPU_TILE_ROWS    64u   /* weight rows of a tile */
+#define RG_GPU_SIDE_MAX     4u    /* columns / 16 of a tile that matrix units do not make */
 
 typedef uint64_t rg_gpu_ptr; /* a device address; 0 = none */
 
@@ -23,6 +24,8 @@ typedef uint64_t rg_gpu_ptr; /* a device address; 0 = none */
 RG_MUST_CHECK rg_code rg_gpu_tables_create(rg_gpu *gpu, rg_gpu_buffer *out, rg_status *st);
 /* Whether products and embeddings take weights of this type. */
 bool rg_gpu_computes(rg_type type);
+/* Whether matrix units of such a device make tiles of such weights. */
+bool rg_gpu_has_matrix(const rg_gpu_info *info, rg_type type);
 
 typedef enum rg_gpu_epilogue {
     RG_GPU_PLAIN,
@@ -33,7 +36,7 @@ typedef enum rg_gpu_epilogue {
 
 /* y[row][r] = row r of w . x[row]. */
 typedef struct rg_gpu_product {
-    rg_gpu_ptr w, w2;             /* w2: the up rows of a fused gate and up */
+    rg_gpu_ptr w, w2;             /* w2: the up rows of a fused gate and up; or n_out2 rows */
     rg_gpu_ptr x, y;              /* x: f32 [n][x_stride] for float weights, else rows of codes
                                      (rg_gpu_quantize); y: f32 [n][y_stride] */
     rg_gpu_ptr tables;            /* rg_gpu_tables_create */
@@ -46,12 +49,16 @@ typedef struct rg_gpu_product {
     uint32_t x_div;              /* row of x = slot / x_div; 1 without experts */
     float div;
     uint32_t n; /* rows; slots with experts */
+    /* A second matrix of as long rows over the same x, in the same dispatch: y2[row][r] = row r of
+     * w2 . x[row]. Only of up to RG_GPU_ROWS_MAX rows of one matrix. n_out2 0: there is none. */
+    rg_gpu_ptr y2;
+    uint32_t n_out2, y_stride2;
 } rg_gpu_product;
 
 typedef struct rg_gpu_product_way {
     rg_type type;
-    rg_gpu_epilogue epilogue;
-    bool fused;          /* y = silu(w x) * (w2 x); rows of slots only */
+    rg_gpu_epilogue epilogue, epilogue2; /* the other one of y2 */
+    bool fused;                          /* y = silu(w x) * (w2 x); rows of slots only */
     uint32_t group_rows; /* rows a lane takes: 1, 2, 4; 0: a choice by shape. Changes no bit */
     uint32_t side;       /* columns of a tile / 16: 1, 2, 4; 0: a choice. Changes no bit */
     uint32_t depth;      /* groups between two barriers of a tile by matrix units; 0: a choice.
@@ -83,6 +90,11 @@ void rg_gpu_quantize(rg_gpu_list *list, const rg_gpu_quantize_args *a, uint32_t 
 
 /* Whether a product with such weights and rows of n_in values can make codes itself. */
 bool rg_gpu_mul_codes(rg_type type, uint32_t n_in);
+/* What the next dispatch of the list computes, for its time: a product of `matrices` of n rows in
+ * all. The ops below that know it say so themselves; those whose grid is in a buffer do not. 0
+ * matrices: not known. */
+void rg_gpu_product_counts(rg_gpu_list *list, const rg_gpu_product *p,
+                           const rg_gpu_product_way *way, uint32_t matrices, uint32_t n);
 /* One matrix, p->n rows. */
 void rg_gpu_mul(rg_gpu_list *list, const rg_gpu_product *p, const rg_gpu_product_way *way);
 /* Experts, slot by slot: p->n slots, or as many as `grid` says ({rg_gpu_slot_groups, slots, 1} at
@@ -288,21 +300,27 @@ typedef struct rg_gpu_ple_gate_args {
 } rg_gpu_ple_gate_args;
 void rg_gpu_ple_gate(rg_gpu_list *list, const rg_gpu_ple_gate_args *a, uint32_t rows);
 
-/* Input rows of the draft block's projection. */
+/* Input rows of the draft block's projection, the normed embeddings of tokens and the normed
+ * residuals, side by side: y [rows][n_hc][2 n] for one matrix over both; with `apart` y [rows][n],
+ * then [rows][n_hc][n], for a matrix of each. */
 typedef struct rg_gpu_draft_rows_args {
-    rg_gpu_ptr from, e, w_e, w_h, y, flag; /* from: [rows] addresses of residuals [n_hc][n]; e
-                                              [rows][n_hc][n]; y [rows][n_hc][2 n] */
-    uint32_t n, n_hc;
+    rg_gpu_ptr from;           /* [rows] addresses of residuals [n_hc][n] */
+    rg_gpu_ptr w, tables, ids; /* embeddings, of the type told; [rows] */
+    rg_gpu_ptr w_e, w_h;       /* of the norms */
+    rg_gpu_ptr y, codes;       /* codes: rows as those of y, n % 32 == 0; 0: none */
+    rg_gpu_ptr flag;
+    uint32_t n, n_hc, row_bytes;
     float eps;
     uint32_t each; /* one mean a stream, not one over all */
     uint32_t code;
 } rg_gpu_draft_rows_args;
-void rg_gpu_draft_rows(rg_gpu_list *list, const rg_gpu_draft_rows_args *a, uint32_t rows);
+void rg_gpu_draft_rows(rg_gpu_list *list, const rg_gpu_draft_rows_args *a, rg_type type, bool apart,
+                       uint32_t rows);
 
-/* y += x. */
+/* y += x, a row of x for `per` rows of y. */
 typedef struct rg_gpu_add_args {
-    rg_gpu_ptr y, x; /* [rows][n] */
-    uint32_t n, pad;
+    rg_gpu_ptr y, x; /* [rows][n], [rows / per][n] */
+    uint32_t n, per;
 } rg_gpu_add_args;
 void rg_gpu_add(rg_gpu_list *list, const rg_gpu_add_args *a, uint32_t rows);
 

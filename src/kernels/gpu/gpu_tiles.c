@@ -10,12 +10,15 @@
 
 #define FILE_BYTES_MAX ((size_t)1 << 20)
 #define ACCUMULATORS   32u /* rows of a lane times columns that are worth a try */
-#define SIDE_MAX       4u  /* without matrix units */
 
-static const char *const op_names[RG_GPU_OP_COUNT] = {"rows", "slots", "tiles"};
+static const char *const op_names[RG_GPU_OP_COUNT] = {"rows", "slots", "tiles", "experts"};
 
 const char *rg_gpu_tile_op_name(rg_gpu_tile_op op) {
     return op_names[op];
+}
+
+static bool in_tiles(rg_gpu_tile_op op) {
+    return op == RG_GPU_OP_TILES || op == RG_GPU_OP_EXPERTS;
 }
 
 /* ---- keys ----------------------------------------------------------------------------------- */
@@ -31,12 +34,13 @@ rg_gpu_tile_key rg_gpu_tile_key_of(rg_gpu_tile_op op, const rg_gpu_product *p,
                              .coding = way->coding,
                              .n_in = p->n_in,
                              .n_out = p->n_out,
-                             .n = op == RG_GPU_OP_TILES ? p->n : n};
+                             .n = in_tiles(op) ? p->n : n,
+                             .n_out2 = p->n_out2};
 }
 
 static bool same_product(const rg_gpu_tile_key *a, const rg_gpu_tile_key *b) {
     return a->op == b->op && a->type == b->type && a->fused == b->fused && a->coding == b->coding &&
-           a->n_in == b->n_in && a->n_out == b->n_out;
+           a->n_in == b->n_in && a->n_out == b->n_out && a->n_out2 == b->n_out2;
 }
 
 bool rg_gpu_tile_same(const rg_gpu_tile_key *a, const rg_gpu_tile_key *b) {
@@ -51,33 +55,34 @@ void rg_gpu_tile_put(const rg_gpu_tile *t, rg_gpu_product_way *way) {
     way->no_matrix = way->no_matrix || t->no_matrix;
 }
 
-bool rg_gpu_tiles_choose(const rg_gpu_tiles *tiles, rg_gpu_tile_op op, const rg_gpu_product *p,
-                         rg_gpu_product_way *way) {
-    const rg_gpu_tile_key key = rg_gpu_tile_key_of(op, p, way);
+const rg_gpu_tile *rg_gpu_tiles_find(const rg_gpu_tiles *tiles, const rg_gpu_tile_key *key) {
     const rg_gpu_tile *best = NULL;
     for (uint32_t i = 0; i < tiles->n; i++) {
         const rg_gpu_tile *t = &tiles->all[i];
-        if (!same_product(&t->key, &key)) continue;
-        if (op == RG_GPU_OP_TILES ? t->key.n > key.n : t->key.n != key.n) continue;
+        if (!same_product(&t->key, key)) continue;
+        if (in_tiles(key->op) ? t->key.n > key->n : t->key.n != key->n) continue;
         if (!best || t->key.n > best->key.n) best = t;
     }
+    return best;
+}
+
+bool rg_gpu_tiles_choose(const rg_gpu_tiles *tiles, rg_gpu_tile_op op, const rg_gpu_product *p,
+                         rg_gpu_product_way *way) {
+    const rg_gpu_tile_key key = rg_gpu_tile_key_of(op, p, way);
+    const rg_gpu_tile *best = rg_gpu_tiles_find(tiles, &key);
     if (best) rg_gpu_tile_put(best, way);
     return best != NULL;
 }
 
 /* ---- candidates ----------------------------------------------------------------------------- */
 
-static bool has_matrix(const rg_gpu_tile_key *key, const rg_gpu_info *info) {
-    return info->matrix && !rg_gpu_takes_floats(key->type) && key->type != RG_TYPE_NVFP4;
-}
-
 static uint32_t tile_candidates(rg_gpu_tile *out, uint32_t n, const rg_gpu_tile_key *key,
                                 const rg_gpu_info *info) {
-    const bool matrix = has_matrix(key, info);
-    for (uint32_t side = 1; side <= (matrix ? 8u : SIDE_MAX); side *= 2) {
+    const bool matrix = rg_gpu_has_matrix(info, key->type);
+    for (uint32_t side = 1; side <= (matrix ? 8u : RG_GPU_SIDE_MAX); side *= 2) {
         for (uint32_t depth = 0; depth <= (matrix ? 4u : 0u); depth += 2)
             out[n++] = (rg_gpu_tile){.key = *key, .side = side, .depth = depth};
-        if (matrix && side <= SIDE_MAX)
+        if (matrix && side <= RG_GPU_SIDE_MAX)
             out[n++] = (rg_gpu_tile){.key = *key, .side = side, .no_matrix = true};
     }
     return n;
@@ -87,7 +92,7 @@ uint32_t rg_gpu_tile_candidates(rg_gpu_tile out[RG_GPU_CANDIDATES_MAX], const rg
                                 const rg_gpu_info *info) {
     uint32_t n = 0;
     out[n++] = (rg_gpu_tile){.key = *key};
-    if (key->op == RG_GPU_OP_TILES) return tile_candidates(out, n, key, info);
+    if (in_tiles(key->op)) return tile_candidates(out, n, key, info);
     for (uint32_t group = 1; group <= 4 && group * key->n <= ACCUMULATORS; group *= 2) {
         out[n++] = (rg_gpu_tile){.key = *key, .group_rows = group};
         out[n++] = (rg_gpu_tile){.key = *key, .group_rows = group, .loop = true};
@@ -99,8 +104,10 @@ uint32_t rg_gpu_tile_candidates(rg_gpu_tile out[RG_GPU_CANDIDATES_MAX], const rg
 static bool is_sound(const rg_gpu_tile *t, const rg_gpu_info *info) {
     const rg_gpu_tile_key *k = &t->key;
     if (!rg_gpu_computes(k->type) || !k->n_in || !k->n_out || !k->n) return false;
-    if (k->op == RG_GPU_OP_TILES) {
-        const uint32_t most = has_matrix(k, info) && !t->no_matrix ? 8 : SIDE_MAX;
+    if (k->n_out2 && (k->op != RG_GPU_OP_ROWS || k->fused)) return false;
+    if (in_tiles(k->op)) {
+        const bool matrix = rg_gpu_has_matrix(info, k->type) && !t->no_matrix;
+        const uint32_t most = matrix ? 8 : RG_GPU_SIDE_MAX;
         const bool power = (t->side & (t->side - 1)) == 0;
         return !t->group_rows && power && t->side <= most && t->depth <= 4 && !t->loop;
     }
@@ -123,7 +130,7 @@ char *rg_gpu_tiles_path(const char *cache_path, const rg_gpu_info *info, rg_stat
     return NULL;
 }
 
-#define MARK "regolith-gpu-tiles 1 "
+#define MARK "regolith-gpu-tiles 2 "
 
 /* The next line without its end; NULL at the end. The text is changed. */
 static char *next_line(char **text) {
@@ -161,10 +168,11 @@ static bool parse_key(char **line, rg_gpu_tile_key *key) {
     while (type < RG_TYPE_COUNT &&
            (!rg_type_get(type) || strcmp(rg_type_get(type)->name, type_name) != 0))
         type++;
-    uint64_t fused, coding, n_in, n_out, n;
+    uint64_t fused, coding, n_in, n_out, n, n_out2;
     if (op == RG_GPU_OP_COUNT || type == RG_TYPE_COUNT || !next_number(line, 10, 1, &fused) ||
         !next_number(line, 10, 1, &coding) || !next_number(line, 10, UINT32_MAX, &n_in) ||
-        !next_number(line, 10, UINT32_MAX, &n_out) || !next_number(line, 10, UINT32_MAX, &n)) {
+        !next_number(line, 10, UINT32_MAX, &n_out) || !next_number(line, 10, UINT32_MAX, &n) ||
+        !next_number(line, 10, UINT32_MAX, &n_out2)) {
         return false;
     }
     *key = (rg_gpu_tile_key){.op = (rg_gpu_tile_op)op,
@@ -173,7 +181,8 @@ static bool parse_key(char **line, rg_gpu_tile_key *key) {
                              .coding = coding,
                              .n_in = (uint32_t)n_in,
                              .n_out = (uint32_t)n_out,
-                             .n = (uint32_t)n};
+                             .n = (uint32_t)n,
+                             .n_out2 = (uint32_t)n_out2};
     return true;
 }
 
@@ -263,9 +272,9 @@ static rg_code render(const rg_gpu_tiles *tiles, const rg_gpu_info *info, rg_buf
     for (uint32_t i = 0; i < tiles->n; i++) {
         const rg_gpu_tile *t = &tiles->all[i];
         const rg_gpu_tile_key *k = &t->key;
-        RG_TRY(rg_buf_printf(b, st, "%s %s %d %d %u %u %u %u %u %u %d %d\n", op_names[k->op],
+        RG_TRY(rg_buf_printf(b, st, "%s %s %d %d %u %u %u %u %u %u %u %d %d\n", op_names[k->op],
                              rg_type_get((uint32_t)k->type)->name, k->fused, k->coding, k->n_in,
-                             k->n_out, k->n, t->group_rows, t->side, t->depth, t->loop,
+                             k->n_out, k->n, k->n_out2, t->group_rows, t->side, t->depth, t->loop,
                              t->no_matrix));
     }
     return rg_buf_printf(b, st, "hash %016" PRIx64 "\n", XXH3_64bits(b->data, b->len));

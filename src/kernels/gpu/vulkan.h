@@ -91,9 +91,9 @@ struct rg_gpu_list {
     bool stamps;
     VkQueryPool queries;
     uint32_t query_cap;
-    rg_gpu_time *times; /* [query_cap / 2] */
-    uint64_t *ticks;    /* [query_cap] */
-    uint64_t moves;     /* bytes of the next dispatch */
+    rg_gpu_time *times;         /* [query_cap / 2] */
+    uint64_t *ticks;            /* [query_cap] */
+    uint64_t moves, multiplies; /* bytes and multiply-adds of the next dispatch */
 };
 
 /* An instance; library NULL and OK when there is no loader or no driver. */

@@ -265,7 +265,7 @@ static bool prepare(rg_gpu_list *list, const rg_gpu_kernel *kernel, const void *
     const rg_vk *vk = &list->gpu->instance.vk;
     if (list->gpu->planning) {
         (void)entry_of(list->gpu, kernel, &list->first);
-        list->moves = 0;
+        list->moves = list->multiplies = 0;
         return false;
     }
     const VkPipeline p = rg_vk_pipeline_get(list->gpu, kernel, &list->first);
@@ -278,9 +278,11 @@ static bool prepare(rg_gpu_list *list, const rg_gpu_kernel *kernel, const void *
     vk->CmdPushConstants(list->buffer, list->gpu->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
                          (uint32_t)push_bytes, push);
     if (list->stamps && list->n_dispatch < list->query_cap / 2)
-        list->times[list->n_dispatch] = (rg_gpu_time){
-            .program = kernel->program, .first = kernel->spec[0], .bytes = list->moves};
-    list->moves = 0;
+        list->times[list->n_dispatch] = (rg_gpu_time){.program = kernel->program,
+                                                      .first = kernel->spec[0],
+                                                      .bytes = list->moves,
+                                                      .ops = list->multiplies};
+    list->moves = list->multiplies = 0;
     stamp(list, 2 * list->n_dispatch);
     return true;
 }
@@ -292,6 +294,10 @@ static void finish(rg_gpu_list *list) {
 
 void rg_gpu_list_moves(rg_gpu_list *list, uint64_t bytes) {
     list->moves = bytes;
+}
+
+void rg_gpu_list_multiplies(rg_gpu_list *list, uint64_t ops) {
+    list->multiplies = ops;
 }
 
 void rg_gpu_dispatch(rg_gpu_list *list, const rg_gpu_kernel *kernel, const void *push,

@@ -15,12 +15,12 @@ float sum_64(uint tid, float x) {
     barrier(); // earlier readers are done
     row_sum[tid] = x;
     for (uint h = 32u; h > 0u; h >>= 1) {
-        barrier();
+        barrier(); // the level before
         if (tid < h) {
             precise float t = row_sum[tid] + row_sum[tid + h];
             row_sum[tid] = t;
         }
     }
-    barrier();
+    barrier(); // the sum
     return row_sum[0];
 }

@@ -59,7 +59,7 @@ void find_slots(uint tid, out uint count, out uint64_t w) {
         if (tid < count) slots[tid] = p.list.v[first + tid];
         w = uint64_t(p.experts) != 0ul ? p.experts.v[e] : p.w + e * p.stride;
     }
-    barrier();
+    barrier(); // slots; tables
 }
 
 int pack_16(int low, int high) {
@@ -174,13 +174,13 @@ void main() {
             uint g = 8u * n + l % 8u;
             if (g >= N_GROUP) break;
             uint n_here = min(min(DEPTH, end - n), (N_GROUP - g + 7u) / 8u);
-            barrier();
+            barrier(); // the groups before are multiplied
             load_weights(h_mine, at_mine, row, g, n_here);
             for (uint i = tid; i < n_here * COLS; i += 128u) {
                 uint h = i / COLS, at = i % COLS;
                 load_x(h, at, x_row(slots[min(at, count - 1u)] / p.x_div, FLOATS), g + 8u * h);
             }
-            barrier();
+            barrier(); // weights and rows of x
             for (uint h = 0u; h < n_here; h++)
                 multiply(h, 16u * sub);
         }

@@ -3,7 +3,7 @@
 #extension GL_EXT_control_flow_attributes : require
 // y = W x, up to 8 rows of x a workgroup (the second dimension of the grid goes on to the next).
 // 8 lanes for each stream take the classes of a row of W, and one lane a result adds them up. With
-// experts: one slot a workgroup.
+// experts: one slot a workgroup. A second W of its own y may follow the first in the same grid.
 #define RG_BIASED
 #include "product.glsl"
 
@@ -17,6 +17,7 @@ layout(constant_id = 6) const uint FUSED = 0u; // y = silu(w x) * (w2 x)
 layout(constant_id = 7) const uint N_IN = 0u;   // values of a row
 layout(constant_id = 8) const uint CODING = 0u; // x are f32 rows that become codes here
 layout(constant_id = 9) const uint UNROLL = 0u; // the loop over a row written out
+layout(constant_id = 10) const uint SECOND = 0u; // 1 + epilogue of a second W; 0: there is none
 
 const uint SETS = 1u + FUSED;
 const uint LANES = 8u * STREAMS;           // of a row
@@ -171,7 +172,7 @@ void eight_at(uint n, uint own) {
 
 void main() {
     uint tid = gl_LocalInvocationID.x, lane = tid % LANES;
-    uint row0 = gl_WorkGroupID.x * TILE, mine = tid / LANES * ROWS, slot = 0u;
+    uint row0 = gl_WorkGroupID.x * TILE, mine = tid / LANES * ROWS, slot = 0u, n_out = p.n_out;
     uint64_t w[2];
     w[0] = p.w;
     w[1] = p.w2;
@@ -186,9 +187,15 @@ void main() {
             w[1] += e * p.stride;
         }
     }
-    if (row0 >= p.n_out) return; // of a grid for more rows
+    bool second = SECOND != 0u && row0 >= n_out;
+    if (second) {
+        row0 -= (n_out + TILE - 1u) / TILE * TILE;
+        n_out = p.n_out2;
+        w[0] = p.w2;
+    }
+    if (row0 >= n_out) return; // of a grid for more rows
     load_tables(tid, 128u, p.tables);
-    uint n_row = min(TILE, p.n_out - row0), col0 = PAIR != 0u ? 0u : gl_WorkGroupID.y * COLS;
+    uint n_row = min(TILE, n_out - row0), col0 = PAIR != 0u ? 0u : gl_WorkGroupID.y * COLS;
     uint n_col = PAIR != 0u ? 1u : min(COLS, p.n - col0);
     [[unroll]] for (uint r = 0u; r < N; r++) {
         row[r] = w[r / ROWS] + uint64_t(row0 + min(mine + r % ROWS, n_row - 1u)) * p.row_bytes;
@@ -213,7 +220,7 @@ void main() {
             part[at * (LANES + 1u) + lane] = acc[r * COLS + c];
         }
     }
-    barrier();
+    barrier(); // parts of all lanes
     for (uint o = tid; o < n_row * COLS; o += 128u) {
         uint c = o % COLS;
         if (c >= n_col) continue;
@@ -221,6 +228,9 @@ void main() {
         if (FUSED != 0u) {
             precise float h = silu(v) * total(TILE * COLS + o);
             v = h;
+        } else if (second) {
+            p.y2.v[(col0 + c) * p.y_stride2 + row0 + o / COLS] = epilogue(SECOND - 1u, v);
+            continue;
         } else {
             v = epilogue(EPI, v);
         }

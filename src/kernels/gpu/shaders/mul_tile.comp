@@ -37,7 +37,7 @@ void find_slots(uint tid, out uint count, out uint64_t w) {
         if (tid < count) slots[tid] = p.list.v[first + tid];
         w = uint64_t(p.experts) != 0ul ? p.experts.v[e] : p.w + e * p.stride;
     }
-    barrier();
+    barrier(); // slots; tables
 }
 
 int pack_16(int low, int high) {
@@ -166,18 +166,18 @@ void main() {
             uint g = 8u * n + l % 8u;
             if (FLOATS) {
                 for (uint h = 0u; h < 2u; h++) {
-                    barrier();
+                    barrier(); // the values before are multiplied
                     load_floats(tid, 256u * n + 128u * h + 4u * (l % 8u), row0, count, w);
-                    barrier();
+                    barrier(); // weights and rows of x
                     multiply_floats(tx, ty);
                 }
                 continue;
             }
             if (g >= n_group) break;
             uint n_here = n + 1u < end && g + 8u < n_group ? 2u : 1u;
-            barrier();
+            barrier(); // the groups before are multiplied
             load_codes(tid, g, n_here, row0, count, w);
-            barrier();
+            barrier(); // weights and rows of x
             for (uint h = 0u; h < n_here; h++)
                 multiply_codes(h, tx, ty);
         }

@@ -19,9 +19,9 @@ shared uint n_tile;
 
 // Exclusive sums over 256 threads.
 uint before_me(uint tid, uint x) {
-    barrier();
+    barrier(); // earlier readers are done
     sums[tid] = x;
-    barrier();
+    barrier(); // all sums
     uint s = 0u;
     for (uint i = 0u; i < tid; i++)
         s += sums[i];
@@ -33,10 +33,10 @@ void main() {
     for (uint e = tid; e < p.n_expert; e += 256u)
         counts[e] = 0u;
     if (tid == 0u) n_tile = 0u;
-    barrier();
+    barrier(); // zeros
     for (uint i = tid; i < p.n; i += 256u)
         atomicAdd(counts[p.ids.v[i]], 1u);
-    barrier();
+    barrier(); // counts
     uint share_ = (p.n_expert + 255u) / 256u, e0 = min(tid * share_, p.n_expert);
     uint e1 = min(e0 + share_, p.n_expert), slots = 0u, tiles = 0u;
     for (uint e = e0; e < e1; e++) {
@@ -56,7 +56,7 @@ void main() {
         counts[e] = slot; // where its slots begin
         slot += n;
     }
-    barrier();
+    barrier(); // where slots begin; the number of tiles
     for (uint i = tid; i < p.n; i += 256u)
         p.list.v[atomicAdd(counts[p.ids.v[i]], 1u)] = i;
     if (tid != 0u) return;

@@ -19,7 +19,7 @@
 #ifndef RG_OWN_PUSH
 layout(push_constant, scalar) uniform Push {
     uint64_t w;  // rows of weights; of expert 0 where experts are chosen by `stride`
-    uint64_t w2; // the up rows of a fused pair
+    uint64_t w2; // the up rows of a fused pair; or the second matrix
     uint64_t x;  // f32, or rows of codes (act.glsl) where weights are quantised
     F32 y;
     U32 tables;
@@ -33,6 +33,8 @@ layout(push_constant, scalar) uniform Push {
     uint x_div; // row of x = slot / x_div
     float div;  // of the result, before the activation
     uint n;     // columns
+    F32 y2;     // of a second matrix of n_out2 rows at w2; n_out2 0: there is none
+    uint n_out2, y_stride2;
 } p;
 
 const uint EPI_NONE = 0u, EPI_SILU = 1u, EPI_SIGMOID2 = 2u, EPI_SIGMOID = 3u;

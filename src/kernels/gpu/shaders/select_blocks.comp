@@ -20,13 +20,13 @@ uint key(uint t, uint b) {
 }
 
 uint sum_256(uint tid, uint x) {
-    barrier();
+    barrier(); // earlier readers are done
     counts[tid] = x;
     for (uint h = 128u; h > 0u; h >>= 1) {
-        barrier();
+        barrier(); // the level before
         if (tid < h) counts[tid] += counts[tid + h];
     }
-    barrier();
+    barrier(); // the sum
     return counts[0];
 }
 
@@ -53,9 +53,9 @@ void main() {
     uint mine = 0u;
     for (uint b = 32u * w0; b < min(32u * w1, n); b++)
         mine += key(t, b) == least ? 1u : 0u;
-    barrier();
+    barrier(); // earlier readers are done
     counts[tid] = mine;
-    barrier();
+    barrier(); // all counts
     uint before = 0u;
     for (uint i = 0u; i < tid; i++)
         before += counts[i];
