@@ -333,6 +333,7 @@ void rg_gpu_core_destroy(rg_gpu_core *g) {
     if (!g) return;
     if (g->gpu) {
         const char *first = NULL;
+        rg_gpu_drain(g->gpu); /* after a failure lists may run yet */
         const uint64_t n = rg_gpu_complaints(g->gpu, &first);
         if (n) {
             rg_log(RG_LOG_ERROR, "the validation layers complained %llu times, first: %s",
@@ -435,7 +436,8 @@ void rg_gpu_seq_destroy(rg_seq *seq) {
     rg_gpu_seq *d = seq->gpu;
     if (!d) return;
     rg_gpu_core *g = seq->core->gpu;
-    rg_gpu_forget(g); /* they may name this sequence */
+    rg_gpu_drain(g->gpu); /* after a failure lists may run yet */
+    rg_gpu_forget(g);     /* they may name this sequence */
     rg_gpu_buffer_destroy(g->gpu, &d->memory);
     rg_free(d->layers);
     rg_free(d);

@@ -531,7 +531,11 @@ static rg_code end_turns(const run *w, bool failed, rg_status *st) {
         record_after(w, &r, w->core->hp->n_layer - !w->draft);
         record_end(w, &r);
     }
-    RG_TRY(submit_step(w, RG_GPU_STEPS, &last, st));
+    const rg_code rc = submit_step(w, RG_GPU_STEPS, &last, st);
+    if (rc != RG_OK) {
+        rg_gpu_drain(w->g->gpu); /* the lists before are not to run when they are used again */
+        return rc;
+    }
     RG_TRY(pass(w, last, st));
     for (uint32_t i = 0; i <= RG_GPU_STEPS; i++)
         add_step(w, i);

@@ -203,7 +203,9 @@ RG_MUST_CHECK rg_code rg_gpu_signal(rg_gpu *gpu, uint64_t value, rg_status *st);
 /* Blocks until the device's timeline has `value`. IO when the device is lost, TIMEOUT after
  * `timeout_ns`. */
 RG_MUST_CHECK rg_code rg_gpu_wait(rg_gpu *gpu, uint64_t value, uint64_t timeout_ns, rg_status *st);
-/* From now on as after the loss of the device: for tests of those who use it. */
+/* Blocks until all that was handed over is done, transfers too, or the device is lost. */
+void rg_gpu_drain(rg_gpu *gpu);
+/* From now on as after the loss of the device: for tests of those who use it. Any thread. */
 void rg_gpu_lose(rg_gpu *gpu);
 /* Submits one list and waits for it. */
 RG_MUST_CHECK rg_code rg_gpu_run(rg_gpu *gpu, rg_gpu_list *list, rg_status *st);

@@ -211,6 +211,9 @@ uint64_t rg_gpu_transfer_ns(const rg_gpu_list *list) {
     (void)list;
     return 0;
 }
+void rg_gpu_drain(rg_gpu *gpu) {
+    (void)gpu;
+}
 void rg_gpu_lose(rg_gpu *gpu) {
     (void)gpu;
 }

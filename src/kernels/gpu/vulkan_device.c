@@ -531,6 +531,14 @@ rg_code rg_gpu_wait(rg_gpu *gpu, uint64_t value, uint64_t timeout_ns, rg_status 
     return rg_vk_wait(gpu, gpu->device_timeline, value, timeout_ns, st);
 }
 
+/* No other thread may hand anything over meanwhile. */
+void rg_gpu_drain(rg_gpu *gpu) {
+    pthread_mutex_lock(&gpu->queue_lock);
+    const VkResult r = gpu->instance.vk.DeviceWaitIdle(gpu->device);
+    pthread_mutex_unlock(&gpu->queue_lock);
+    if (r == VK_ERROR_DEVICE_LOST) atomic_store(&gpu->lost, true);
+}
+
 void rg_gpu_lose(rg_gpu *gpu) {
     atomic_store(&gpu->lost, true);
 }
