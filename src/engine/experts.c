@@ -115,6 +115,7 @@ void rg_experts_close(rg_core *core) {
     rg_free(core->routes);
     rg_free(core->touched);
     rg_free(core->route_rows);
+    core->routes = core->touched = core->route_rows = NULL;
     rg_ahead_close(core);
 }
 

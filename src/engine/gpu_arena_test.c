@@ -149,7 +149,7 @@ static void faults_of_the_drive(void **state) {
     sheet want = new_sheet(&b), got = new_sheet(&b);
     const arm a = {RG_GPU_ARENA_STAGED, 2, false, 2};
     const rg_stream_faults f = {.seed = 4,
-                                .eio_permille = 6,
+                                .eio_permille = 3,
                                 .eio_burst = 2,
                                 .short_permille = 60,
                                 .stall_permille = 50,
