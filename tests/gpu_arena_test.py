@@ -48,16 +48,12 @@ class Test:
         return done.stdout
 
 
-def test_hashes(t):
-    want = t.hash()
-    t.check(len(want.strip()) == 32, 'a hash', want)
-    for words in (('host',), ('staged', '--gpu-check'),
-                  ('staged', '--io', 'pread', '--direct', 'off', '--lookahead', '3'),
+def test_hashes(t, want):
+    for words in (('staged', '--gpu-check', '--io', 'pread', '--lookahead', '3'),
                   ('staged', '--io-depth', '2', '--split', 'off', '--faults',
                    'eio=20,short=50,stall=50,seed=3')):
         got = t.hash('--arena-experts', SLOTS, '--gpu-arena', *words)
         t.check(got == want, f'arena {words}', f'{got} {want}')
-    return want
 
 
 def test_pack(t, want):
@@ -85,7 +81,7 @@ def test_text(t):
     words = ('--raw', '-p', 'abc abc abc abc abc', '-n', '24', '--temp', '0', '--ignore-eos',
              '--print-ids', '--logits-hash')
     plain = t.works('text', 'run', *words)
-    for arena, draft in (('mapped', 'off'), ('staged', 'off'), ('staged', 'suffix')):
+    for arena, draft in (('host', 'off'), ('staged', 'suffix')):
         done = t.works(f'text, {arena}', 'run', *words, '--arena-experts', SLOTS,
                        '--gpu-arena', arena, '--draft', draft)
         t.check(done.stdout == plain.stdout and plain.stdout, f'text, {arena}, {draft}',
@@ -112,9 +108,6 @@ def test_bench(t):
 
     look(json.loads(done.stdout) if done.returncode == 0 else {})
     t.check(any(c == 0 for c in copied) and any(c > 0 for c in copied), 'bench counts', copied)
-    done = t.works('bench, text', 'bench', '-p', '16', '-n', '4', '--reps', '1', '--ceiling', '5',
-                   '--arena-experts', SLOTS, '--gpu-arena', 'staged')
-    t.check('staged: ' in done.stdout and 'MiB copied' in done.stdout, 'bench line', done.stdout)
 
 
 def test_flag(t):
@@ -126,12 +119,14 @@ def test_flag(t):
 def main():
     with tempfile.TemporaryDirectory() as folder:
         t = Test(sys.argv[1], folder)
-        probe = t.gpu('logits', '--ids', TINY / 'a-mix.ids', '--hash')
+        probe = t.gpu('logits', '--ids', TINY / 'a-mix.ids', '--hash', '--decode', '5')
         if probe.returncode and 'no Vulkan device' in probe.stderr:
             print('skipped: no usable GPU')
             return 77
+        t.check(len(probe.stdout.strip()) == 32, 'a hash', probe.stderr)
         test_flag(t)
-        test_pack(t, test_hashes(t))
+        test_hashes(t, probe.stdout)
+        test_pack(t, probe.stdout)
         test_text(t)
         test_bench(t)
     print(f'{t.n_failed} failed')

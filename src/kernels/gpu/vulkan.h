@@ -28,8 +28,8 @@
     X(BeginCommandBuffer) X(EndCommandBuffer) X(CmdBindPipeline) X(CmdPushConstants)               \
     X(CmdDispatch) X(CmdDispatchIndirect) X(CmdPipelineBarrier) X(CmdCopyBuffer) X(CmdFillBuffer)  \
     X(CmdResetQueryPool) X(CmdWriteTimestamp) X(CreateQueryPool) X(DestroyQueryPool)               \
-    X(ResetQueryPool) X(GetQueryPoolResults) X(CreateSemaphore) X(DestroySemaphore) X(QueueSubmit)                   \
-    X(WaitSemaphores) X(SignalSemaphore) X(GetSemaphoreCounterValue)
+    X(ResetQueryPool) X(GetQueryPoolResults) X(CreateSemaphore) X(DestroySemaphore)                \
+    X(QueueSubmit) X(WaitSemaphores) X(SignalSemaphore) X(GetSemaphoreCounterValue)
 // clang-format on
 
 typedef struct rg_vk {
