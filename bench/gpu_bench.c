@@ -195,12 +195,13 @@ static rg_code open_bench(bench *b, int32_t device) {
                                 &b->st));
     RG_TRY(rg_gpu_buffer_create(b->gpu, &b->y, sizeof(float) * COLS_MAX * 8192u, RG_GPU_DEVICE,
                                 &b->st));
-    /* Bytes that are small finite scales in every format, and not all alike. */
+    /* Any bytes: which entries of a grid lie together decides how long look-ups take, while scales
+     * that are no numbers take no longer than others. */
     const size_t n = (size_t)1 << 20;
     uint8_t *bytes = rg_alloc(1, n, &b->st);
     if (!bytes) return RG_NOMEM;
     for (size_t i = 0; i < n; i++)
-        bytes[i] = (uint8_t)(rg_random_u64(7, i) & 0x3B);
+        bytes[i] = (uint8_t)rg_random_u64(7, i);
     rg_code rc = RG_OK;
     for (size_t at = 0; rc == RG_OK && at < b->bytes; at += n)
         rc = rg_gpu_write(b->gpu, &b->w, at, bytes, b->bytes - at < n ? b->bytes - at : n, &b->st);
