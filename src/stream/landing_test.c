@@ -138,7 +138,7 @@ static int set_up(void **state) {
     }
     pthread_mutex_init(&fx.d.lock, NULL);
     fx.d.memory = aligned_alloc(4096, SLOTS * PLACE);
-    fx.d.staging = aligned_alloc(4096, PLACES * PLACE);
+    fx.d.staging = aligned_alloc(4096, (size_t)PLACES * PLACE);
     assert_true(fx.d.memory && fx.d.staging);
     return 0;
 }
@@ -159,7 +159,7 @@ static void reset_device(uint32_t lag) {
     d->lag = lag;
     d->asked = d->refuse_after = d->n_deep = 0;
     memset(d->memory, 0xA5, SLOTS * PLACE);
-    memset(d->staging, 0x5A, PLACES * PLACE);
+    memset(d->staging, 0x5A, (size_t)PLACES * PLACE);
 }
 
 static rg_stream_landing landing(void) {
