@@ -495,6 +495,10 @@ rg_code rg_experts_start(rg_core *core, rg_status *st);
 /* Where the parts of a pinned, arrived expert lie. */
 rg_expert_bytes rg_experts_at(const rg_core *core, const rg_moe_weights *w, uint32_t layer,
                               uint32_t expert);
+/* Counts what the layer's turn waits for: misses of the wave are read from now on, other pending
+ * ones were asked for by a guess. */
+void rg_experts_count_pending(rg_core *core, const rg_moe_weights *w, uint32_t layer,
+                              const rg_turn *turn);
 /* Remembers the window's routes of a layer, for the recency at its end. */
 void rg_experts_record(rg_core *core, uint32_t layer, uint32_t T);
 /* Ends the window for the cache: routes in (layer, row, k) order; none when it failed. Fails when

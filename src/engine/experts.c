@@ -145,6 +145,20 @@ rg_expert_bytes rg_experts_at(const rg_core *core, const rg_moe_weights *w, uint
 
 /* ---- recency -------------------------------------------------------------------------------- */
 
+static uint64_t expert_bytes(const rg_moe_weights *w) {
+    return w->gate.stride + (w->up_offset ? 0 : w->up.stride) + w->down.stride;
+}
+
+void rg_experts_count_pending(rg_core *core, const rg_moe_weights *w, uint32_t layer,
+                              const rg_turn *turn) {
+    rg_layer_times *times = &core->layer_times[layer];
+    const uint64_t bytes = expert_bytes(w);
+    const uint32_t n_miss = turn->n_ready + turn->n_pending - turn->n_hit;
+    const uint32_t n_urgent = n_miss < turn->n_pending ? n_miss : turn->n_pending;
+    times->urgent_bytes += n_urgent * bytes;
+    times->late_bytes += (turn->n_pending - n_urgent) * bytes;
+}
+
 void rg_experts_record(rg_core *core, uint32_t layer, uint32_t T) {
     const size_t pairs = (size_t)core->chunk * core->hp->n_expert_used;
     const size_t n = (size_t)T * core->hp->n_expert_used;

@@ -374,32 +374,54 @@ static rg_code await_experts(const run *w, uint32_t layer, const rg_turn *turn, 
                              rg_status *st) {
     rg_stream *stream = w->core->stream;
     const uint32_t base = rg_stream_item(stream, layer, 0);
-    const uint64_t begin = rg_now_ns();
+    rg_layer_times *times = &w->core->layer_times[layer];
+    rg_experts_count_pending(w->core, &rg_gpu_layer(w->core, layer)->moe, layer, turn);
+    times->phase1_ns += rg_core_lap(w->core);
     for (uint32_t i = 0; i < turn->n_pending; i++) {
         uint32_t item = 0;
         RG_TRY(rg_stream_wait(stream, &item, st));
         experts[i] = item - base;
     }
-    w->core->layer_times[layer].wait_ns += rg_now_ns() - begin;
+    times->wait_ns += rg_core_lap(w->core);
     return RG_OK;
 }
 
-/* The waves of a turn. `*fence`: the end of the last list that reads slots. */
-static rg_code run_waves(const run *w, uint32_t layer, const rg_turn *turn, uint64_t *fence,
-                         rg_status *st) {
+static void guess(const run *w, uint32_t layer) {
+    rg_core *core = w->core;
+    const size_t n = (size_t)w->win->T * core->hp->n_expert;
+    memcpy(core->s.ahead, w->g->from.ahead, n * sizeof *core->s.ahead);
+    rg_experts_ahead(core, layer + 1, w->win->T);
+}
+
+/* The experts that are there, into experts[]. */
+static uint32_t list_ready(const run *w, uint32_t layer, const rg_turn *turn, uint32_t *experts) {
+    const uint32_t base = rg_stream_item(w->core->stream, layer, 0);
+    for (uint32_t i = 0; i < turn->n_ready; i++)
+        experts[i] = turn->ready[i] - base;
+    return turn->n_ready;
+}
+
+/* The waves of a turn. `guesses`: where the step with the next router's logits ends, 0: nothing is
+ * guessed; the device has the experts that are there before the host guesses. `*fence`: the end of
+ * the last list that reads slots. */
+static rg_code run_waves(const run *w, uint32_t layer, const rg_turn *turn, uint64_t guesses,
+                         uint64_t *fence, rg_status *st) {
     rg_stream *stream = w->core->stream;
-    const uint32_t base = rg_stream_item(stream, layer, 0);
     uint32_t *experts = w->core->s.guess_count; /* [n_expert], free between guesses */
     const bool split = !w->core->opt.split_off;
     for (;;) {
-        for (uint32_t i = 0; i < turn->n_ready; i++)
-            experts[i] = turn->ready[i] - base;
-        uint32_t n = turn->n_ready;
-        if (split && n) RG_TRY(run_phase(w, layer, 0, experts, n, fence, st));
-        if (split) n = 0;
+        if (split && turn->n_ready)
+            RG_TRY(run_phase(w, layer, 0, experts, list_ready(w, layer, turn, experts), fence, st));
+        if (guesses) {
+            RG_TRY(pass(w, guesses, st));
+            guess(w, layer);
+            guesses = 0;
+        }
+        uint32_t n = split ? 0 : list_ready(w, layer, turn, experts);
         RG_TRY(await_experts(w, layer, turn, experts + n, st));
         n += turn->n_pending;
         if (n) RG_TRY(run_phase(w, layer, 1, experts, n, fence, st));
+        w->core->layer_times[layer].phase2_ns += rg_core_lap(w->core);
         if (!turn->n_left) return RG_OK;
         /* Lists and slots of the wave are used again. */
         RG_TRY(rg_gpu_wait(w->g->gpu, *fence, ANSWER_NS, st));
@@ -410,15 +432,8 @@ static rg_code run_waves(const run *w, uint32_t layer, const rg_turn *turn, uint
     }
 }
 
-static void guess(const run *w, uint32_t layer) {
-    rg_core *core = w->core;
-    const size_t n = (size_t)w->win->T * core->hp->n_expert;
-    memcpy(core->s.ahead, w->g->from.ahead, n * sizeof *core->s.ahead);
-    rg_experts_ahead(core, layer + 1, w->win->T);
-}
-
-/* Experts that stream: begins the turn, guesses, computes, ends it. */
-static rg_code run_streamed(const run *w, uint32_t layer, uint32_t n, uint64_t shared,
+/* Experts that stream: begins the turn, computes, guesses, ends it. */
+static rg_code run_streamed(const run *w, uint32_t layer, uint32_t n, uint64_t guesses,
                             rg_status *st) {
     rg_core *core = w->core;
     rg_scratch *s = &core->s;
@@ -429,18 +444,14 @@ static rg_code run_streamed(const run *w, uint32_t layer, uint32_t n, uint64_t s
     const rg_turn *turn = NULL;
     RG_TRY(
         rg_stream_begin(core->stream, layer, s->items, n, rg_experts_mode(w->win->T), &turn, st));
-    rg_code rc = RG_OK;
+    core->layer_times[layer].before_router_ns += rg_core_lap(core);
     uint64_t fence = 0;
-    if (rg_experts_next_router(core, layer)) {
-        rc = pass(w, shared, st);
-        if (rc == RG_OK) guess(w, layer);
-    }
-    if (rc == RG_OK) rc = run_waves(w, layer, turn, &fence, st);
+    const rg_code rc = run_waves(w, layer, turn, guesses, &fence, st);
     rg_stream_end(core->stream, fence);
     return rc;
 }
 
-static rg_code run_turn(const run *w, uint32_t layer, uint64_t routed, uint64_t shared,
+static rg_code run_turn(const run *w, uint32_t layer, uint64_t routed, uint64_t guesses,
                         rg_status *st) {
     rg_core *core = w->core;
     RG_TRY(pass(w, routed, st));
@@ -451,13 +462,16 @@ static rg_code run_turn(const run *w, uint32_t layer, uint64_t routed, uint64_t 
     if (core->trace)
         rg_trace_turn(core->trace, layer, core->s.expert_ids, w->win->T,
                       rg_experts_mode(w->win->T));
-    if (core->stream) return run_streamed(w, layer, n, shared, st);
-    if (rg_experts_next_router(core, layer)) {
-        RG_TRY(pass(w, shared, st));
+    if (core->stream) return run_streamed(w, layer, n, guesses, st);
+    core->layer_times[layer].before_router_ns += rg_core_lap(core);
+    if (guesses) {
+        RG_TRY(pass(w, guesses, st));
         guess(w, layer);
     }
     uint64_t end = 0;
-    return run_phase(w, layer, 0, core->s.active, n, &end, st);
+    const rg_code rc = run_phase(w, layer, 0, core->s.active, n, &end, st);
+    core->layer_times[layer].phase1_ns += rg_core_lap(core);
+    return rc;
 }
 
 /* Router and what the host needs of it. */
@@ -475,9 +489,9 @@ static void record_route(const run *w, rg_gpu_rec *r, uint32_t layer) {
                 rg_at(g->flag) - g->scratch.address, 4);
 }
 
-static void record_shared(const run *w, rg_gpu_rec *r, uint32_t layer) {
+/* `next`: the router to guess with; NULL: nothing is guessed. */
+static void record_shared(const run *w, rg_gpu_rec *r, uint32_t layer, const rg_mat *next) {
     rg_gpu_core *g = w->g;
-    const rg_mat *next = rg_experts_next_router(w->core, layer);
     rg_gpu_rec_shared(r, layer, next);
     if (!next) return;
     rg_gpu_copy(r->list, &g->readback, rg_at(g->out.ahead) - g->readback.address, &g->scratch,
@@ -516,10 +530,11 @@ static rg_code run_layer(const run *w, uint32_t layer, rg_status *st) {
     record_route(w, &r, layer);
     RG_TRY(submit_step(w, 0, &routed, st));
     const uint32_t beside = layer % 2 ? 4 : 1;
+    const rg_mat *next = rg_experts_guess_router(w->core, layer, w->win->T);
     r = begin_step(w, beside);
-    record_shared(w, &r, layer);
+    record_shared(w, &r, layer, next);
     RG_TRY(submit_step(w, beside, &shared, st));
-    return run_turn(w, layer, routed, shared, st);
+    return run_turn(w, layer, routed, next ? shared : 0, st);
 }
 
 /* Ends the window; also after a failure: what was handed over is done before its lists and slots
@@ -542,8 +557,11 @@ static rg_code end_turns(const run *w, bool failed, rg_status *st) {
     return RG_OK;
 }
 
+/* Times of a layer are the host's: what the device still does behind the last list of a turn counts
+ * as before the next router. */
 static rg_code run_turns(const run *w, rg_status *st) {
     w->g->dispatches = w->g->barriers = 0;
+    w->core->lap_ns = rg_now_ns();
     rg_code rc = RG_OK;
     for (uint32_t i = 0; rc == RG_OK && i < w->core->hp->n_layer; i++) {
         if (w->call->cancel && atomic_load_explicit(w->call->cancel, memory_order_relaxed)) {
@@ -564,6 +582,7 @@ rg_code rg_gpu_draft_layer(const rg_window *win, rg_status *st) {
         .win = win, .call = &call, .core = win->core, .g = win->core->gpu, .draft = true};
     const uint64_t begin = rg_now_ns();
     tell_positions(&w);
+    win->core->lap_ns = begin;
     rg_code rc = run_layer(&w, win->core->hp->n_layer, st);
     rg_status ended = {0};
     const rg_code end = end_turns(&w, rc != RG_OK, &ended);

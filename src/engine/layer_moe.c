@@ -320,19 +320,6 @@ static rg_code run_pending(moe_job *job, const rg_turn *turn, uint32_t n_batch, 
     return RG_OK;
 }
 
-static uint64_t expert_bytes(const rg_moe_weights *w) {
-    return w->gate.stride + (w->up_offset ? 0 : w->up.stride) + w->down.stride;
-}
-
-/* Misses of the wave are read from now on; other pending ones were asked for by a guess. */
-static void count_pending(const moe_job *job, const rg_turn *turn) {
-    const uint64_t bytes = expert_bytes(job->w);
-    const uint32_t n_miss = turn->n_ready + turn->n_pending - turn->n_hit;
-    const uint32_t n_urgent = n_miss < turn->n_pending ? n_miss : turn->n_pending;
-    job->times->urgent_bytes += n_urgent * bytes;
-    job->times->late_bytes += (turn->n_pending - n_urgent) * bytes;
-}
-
 static rg_code run_waves(moe_job *job, const rg_turn *turn, rg_status *st) {
     rg_core *core = job->core;
     const uint32_t base = rg_stream_item(core->stream, job->layer, 0);
@@ -344,7 +331,7 @@ static rg_code run_waves(moe_job *job, const rg_turn *turn, rg_status *st) {
             run_batch(job, n_batch);
             n_batch = 0;
         }
-        count_pending(job, turn);
+        rg_experts_count_pending(core, job->w, job->layer, turn);
         job->times->phase1_ns += rg_core_lap(core);
         uint64_t wait_ns = 0;
         const rg_code rc = run_pending(job, turn, n_batch, &wait_ns, st);
