@@ -19,6 +19,8 @@
     X(READAHEAD_WASTED, "readahead_wasted")                                                        \
     X(READ_BYTES, "read_bytes")                                                                    \
     X(WASTED_BYTES, "wasted_bytes")                                                                \
+    X(COPIED_BYTES, "copied_bytes")                                                                \
+    X(COPY_MS, "copy_ms")                                                                          \
     X(DRIVE_GB_S, "drive_gb_s")                                                                    \
     X(DRIVE_CEILING_GB_S, "drive_ceiling_gb_s")                                                    \
     X(COMPUTE_MS, "compute_ms")                                                                    \

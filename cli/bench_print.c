@@ -272,6 +272,12 @@ static void print_row(const bench_job *job, size_t a, const char *when, const be
            median_of(job, runs, BENCH_ALL, BENCH_WAIT_MS),
            median_of(job, runs, BENCH_ALL, BENCH_HOST_MS),
            100 * median_of(job, runs, BENCH_ALL, BENCH_ACCOUNTED_SHARE));
+    const double copied = median_of(job, runs, BENCH_ALL, BENCH_COPIED_BYTES);
+    const double ms = median_of(job, runs, BENCH_ALL, BENCH_COPY_MS);
+    if (copied > 0) {
+        printf("%c %s  staged: %.1f MiB copied, %.1f ms of the device, %.2f GB/s\n", (int)('A' + a),
+               when, copied / 0x1p20, ms, ms > 0 ? copied * 1e-6 / ms : 0.0);
+    }
 }
 
 static void print_ratio(const bench_job *job, size_t a, size_t b, bool warm) {
@@ -294,8 +300,8 @@ void bench_print_table(const bench_job *job) {
     printf("%s: %d threads %s, weights %.1f MiB, ", first->opt.model, first->info.n_threads,
            first->info.cpu_level, (double)first->info.weight_bytes / 0x1p20);
     if (first->info.arena_bytes) {
-        printf("arena %.1f MiB, %s, ", (double)first->info.arena_bytes / 0x1p20,
-               first->info.io_backend);
+        printf("arena %.1f MiB%s%s, %s, ", (double)first->info.arena_bytes / 0x1p20,
+               first->info.gpu_arena[0] ? " " : "", first->info.gpu_arena, first->info.io_backend);
     }
     if (job->ceiling_gb_s > 0) printf("drive ceiling %.2f GB/s, ", job->ceiling_gb_s);
     printf("prompt %u, decode %u, median (least-most) of %u\n", opt->n_prompt, opt->n_gen,

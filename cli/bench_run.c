@@ -33,6 +33,8 @@ static void figures_of(const moment *a, const moment *b, double ceiling_gb_s, do
     v[BENCH_READAHEAD_WASTED] = (double)(y->readahead_wasted - x->readahead_wasted);
     v[BENCH_READ_BYTES] = (double)(y->read_bytes - x->read_bytes);
     v[BENCH_WASTED_BYTES] = (double)(y->wasted_bytes - x->wasted_bytes);
+    v[BENCH_COPIED_BYTES] = (double)(y->copied_bytes - x->copied_bytes);
+    v[BENCH_COPY_MS] = y->copy_ms - x->copy_ms;
     v[BENCH_DRIVE_GB_S] = ratio(v[BENCH_READ_BYTES] * 1e-6, y->drive_ms - x->drive_ms);
     v[BENCH_DRIVE_CEILING_GB_S] = ceiling_gb_s;
     v[BENCH_COMPUTE_MS] = y->compute_ms - x->compute_ms;

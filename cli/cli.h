@@ -32,10 +32,11 @@ typedef struct cli_options {
     uint32_t chunk;
     rg_kernel_set kernels;
     rg_kv_type kv;
-    bool gpu;             /* --backend vulkan or auto */
-    bool gpu_or_cpu;      /* --backend auto */
-    int device;           /* -1 = the best */
-    bool gpu_check;       /* under the validation layers */
+    bool gpu;        /* --backend vulkan or auto */
+    bool gpu_or_cpu; /* --backend auto */
+    int device;      /* -1 = the best */
+    bool gpu_check;  /* under the validation layers */
+    rg_gpu_arena gpu_arena;
     char gpu_cache[1024]; /* compiled kernels are kept there; empty = nowhere */
     const char *chat_template;
     bool no_mtp;

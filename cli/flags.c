@@ -33,6 +33,7 @@ static const flag flags[] = {
      "where to compute (default cpu; auto: a GPU if there is one that will do)"},
     {'e', 0, "device", "N", "GPU to use, as doctor lists them (default: the best)"},
     {'e', 0, "gpu-check", NULL, NULL},
+    {'e', 0, "gpu-arena", "auto|mapped|staged|host", NULL},
     {'e', 0, "no-mtp", NULL, "leave the draft block out"},
     {'e', 0, "ram", "SIZE", "memory for everything, e.g. 8G (default: what is free)"},
     {'e', 0, "arena", "SIZE", "stream experts through an arena of this size"},
@@ -448,6 +449,14 @@ static bool set_bench(const flag *f, const value *v, cli_options *o, int *rc) {
     return true;
 }
 
+static int parse_gpu_arena(const value *v, rg_gpu_arena *out) {
+    static const char *const words[RG_GPU_ARENA_COUNT] = {"auto", "mapped", "staged", "host"};
+    int choice = 0;
+    const int rc = parse_choice(v, words, RG_GPU_ARENA_COUNT, &choice);
+    if (rc == CLI_OK) *out = (rg_gpu_arena)choice;
+    return rc;
+}
+
 /* Memory and reads; false when the flag is none of them. */
 static bool set_memory(const flag *f, const value *v, cli_options *o, int *rc) {
     if (is(f, "ram")) {
@@ -464,6 +473,8 @@ static bool set_memory(const flag *f, const value *v, cli_options *o, int *rc) {
         *rc = parse_toggle(v, &o->split);
     } else if (is(f, "head")) {
         *rc = parse_head(v, &o->two_stage_head);
+    } else if (is(f, "gpu-arena")) {
+        *rc = parse_gpu_arena(v, &o->gpu_arena);
     } else if (is(f, "lookahead")) {
         *rc = parse_lookahead(v, &o->lookahead);
     } else if (is(f, "io-depth")) {

@@ -135,6 +135,7 @@ rg_engine_options cli_engine_options(const cli_options *opt) {
                                .gpu_or_cpu = opt->gpu_or_cpu,
                                .gpu_device = opt->device,
                                .gpu_check = opt->gpu_check,
+                               .gpu_arena = opt->gpu_arena,
                                .gpu_cache_path = opt->gpu_cache[0] ? opt->gpu_cache : NULL,
                                .io = opt->io,
                                .direct = opt->direct,

@@ -7,14 +7,20 @@ static double rate(uint64_t tokens, double ms) {
 /* Experts and the drive; only when something streams. */
 static void print_stream(const rg_engine_info *info, const rg_engine_meters *m) {
     const double wanted = (double)(m->hits + m->misses);
+    char copies[64] = "";
+    if (m->copied_bytes) {
+        snprintf(copies, sizeof copies, ", %.1f MiB copied in %.1f ms",
+                 (double)m->copied_bytes / 0x1p20, m->copy_ms);
+    }
     fprintf(stderr,
-            "stream: %s%s, arena %.1f MiB (peak %.1f), hits %.1f %% of %.0f, late %llu, read ahead "
-            "%llu useful %llu wasted, %.1f MiB read at %.2f GB/s, %llu retries\n",
+            "stream: %s%s, arena %.1f MiB%s%s (peak %.1f), hits %.1f %% of %.0f, late %llu, read "
+            "ahead %llu useful %llu wasted, %.1f MiB read at %.2f GB/s%s, %llu retries\n",
             info->io_backend, info->pack_path[0] ? ", pack" : "",
-            (double)info->arena_bytes / 0x1p20, (double)m->arena_peak_bytes / 0x1p20,
-            wanted > 0 ? 100 * (double)m->hits / wanted : 0.0, wanted, (unsigned long long)m->late,
-            (unsigned long long)m->readahead_useful, (unsigned long long)m->readahead_wasted,
-            (double)m->read_bytes / 0x1p20, m->drive_gb_s, (unsigned long long)m->retries);
+            (double)info->arena_bytes / 0x1p20, info->gpu_arena[0] ? " " : "", info->gpu_arena,
+            (double)m->arena_peak_bytes / 0x1p20, wanted > 0 ? 100 * (double)m->hits / wanted : 0.0,
+            wanted, (unsigned long long)m->late, (unsigned long long)m->readahead_useful,
+            (unsigned long long)m->readahead_wasted, (double)m->read_bytes / 0x1p20, m->drive_gb_s,
+            copies, (unsigned long long)m->retries);
 }
 
 /* Rows of the n-gram table; only when they are read. */

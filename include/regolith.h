@@ -60,6 +60,14 @@ typedef enum rg_kv_type { RG_KV_F16, RG_KV_F32 } rg_kv_type;
 
 typedef enum rg_io_backend { RG_IO_AUTO, RG_IO_URING, RG_IO_PREAD } rg_io_backend;
 typedef enum rg_toggle { RG_AUTO, RG_ON, RG_OFF } rg_toggle;
+/* Where experts that stream lie for a GPU. */
+typedef enum rg_gpu_arena {
+    RG_GPU_ARENA_AUTO,   /* the first of these that will do */
+    RG_GPU_ARENA_MAPPED, /* memory of the device that the host sees: reads land in it */
+    RG_GPU_ARENA_STAGED, /* memory of the device; reads land beside it and are copied there */
+    RG_GPU_ARENA_HOST,   /* memory of the host, read by the device at each use */
+    RG_GPU_ARENA_COUNT
+} rg_gpu_arena;
 
 /* ---- engine --------------------------------------------------------------------------------- */
 
@@ -102,6 +110,7 @@ typedef struct rg_engine_options {
     int gpu_device;
     bool gpu_check;
     const char *gpu_cache_path;
+    rg_gpu_arena gpu_arena; /* the results are the same */
 
     /* A 3-bit copy of the output matrix finds the few tokens that can be the best, exact rows
      * decide (greedy picks without penalties; the full product where that is not enough). The
@@ -154,10 +163,11 @@ typedef struct rg_engine_info {
     uint64_t weight_bytes, scratch_bytes;
     uint64_t budget_bytes, arena_bytes; /* arena 0: all experts are loaded */
     const char *io_backend;             /* "" when nothing streams */
-    const char *pack_path;              /* "" when no pack is used; lives as long as the engine */
-    uint64_t expert_bytes;              /* of the largest expert */
-    uint64_t file_bytes;                /* of all parts of the model file */
-    uint64_t n_weight;                  /* elements of all its tensors */
+    const char *gpu_arena; /* mapped, staged or host: as rg_gpu_arena; "" when none streams there */
+    const char *pack_path; /* "" when no pack is used; lives as long as the engine */
+    uint64_t expert_bytes; /* of the largest expert */
+    uint64_t file_bytes;   /* of all parts of the model file */
+    uint64_t n_weight;     /* elements of all its tensors */
     double load_ms;
 } rg_engine_info;
 
@@ -179,9 +189,11 @@ typedef struct rg_engine_meters {
     uint64_t hits, misses, late;
     uint64_t readahead_useful, readahead_wasted;
     uint64_t read_bytes, wasted_bytes;
-    double drive_gb_s; /* while reads were in flight */
-    double drive_ms;   /* with reads in flight */
-    double total_ms;   /* of all evaluations and generations */
+    uint64_t copied_bytes; /* from staging into a GPU's arena */
+    double copy_ms;        /* of the device, for them; 0 where it cannot tell */
+    double drive_gb_s;     /* while reads were in flight */
+    double drive_ms;       /* with reads in flight */
+    double total_ms;       /* of all evaluations and generations */
     double compute_ms, wait_ms, handshake_ms, host_ms;
     double embed_ms, ple_ms, plan_ms, sample_ms; /* parts of compute_ms and host_ms */
     double ple_wait_ms;                          /* part of wait_ms: rows of the n-gram table */

@@ -95,6 +95,7 @@ typedef struct rg_core_options {
     int32_t gpu_device;
     bool gpu_validate;
     bool gpu_stamps; /* time every kernel */
+    rg_gpu_arena gpu_arena;
     const char *gpu_cache_path;
     /* Heads that only the best token is wanted of go through head_two_stage.h. Not on a GPU. */
     bool two_stage_head;
@@ -136,6 +137,10 @@ rg_two_stage *rg_core_two_stage(const rg_core *core);
 
 int rg_core_threads(const rg_core *core);
 const char *rg_core_gpu_name(const rg_core *core); /* "" = the CPU computes */
+/* How the experts that stream lie there: "mapped", "staged", "host"; "" when none do. Static. */
+const char *rg_core_gpu_arena(const rg_core *core);
+/* The device's time for copies of a staged arena, ns; 0 where it cannot tell. */
+uint64_t rg_core_gpu_copy_ns(const rg_core *core);
 /* Device time of the kernels, one line for a program, its first constant (of products the type of
  * the weights) and its workgroups in x (0: the device decides), since the core was created: filled
  * when `gpu_stamps` was asked for. The times add up to those of the windows' command lists. Returns

@@ -84,7 +84,8 @@ static rg_code open_stream(rg_core *core, rg_stream_group *groups, const char **
     o.group_noun = "layer";
     o.item_noun = "expert";
     o.budget_bytes = core->opt.arena_bytes;
-    if (core->gpu) RG_TRY(rg_gpu_core_arena(core->gpu, &o, st));
+    rg_stream_landing landing;
+    if (core->gpu) RG_TRY(rg_gpu_core_arena(core->gpu, &o, &landing, st));
     return rg_stream_create(&core->stream, &o, st);
 }
 
@@ -114,6 +115,7 @@ void rg_experts_close(rg_core *core) {
     rg_free(core->routes);
     rg_free(core->touched);
     rg_free(core->route_rows);
+    core->routes = core->touched = core->route_rows = NULL;
     rg_ahead_close(core);
 }
 

@@ -9,8 +9,6 @@
 #include "engine/layout.h"
 
 #define CHUNK_BYTES ((size_t)1 << 30)
-#define ARENA_ALIGN ((size_t)4096)
-#define LOAD_ALIGN  16u
 
 /* ---- weights -------------------------------------------------------------------------------- */
 
@@ -146,56 +144,6 @@ rg_gpu_ptr rg_gpu_core_at(const rg_gpu_core *g, const void *host) {
     const rg_gpu_chunk *c = &g->chunks[lo];
     RG_ASSERT(p >= c->begin && p < c->begin + c->bytes);
     return c->buffer.address + (uint64_t)(p - c->begin);
-}
-
-/* Of all experts: where they fit the free memory of the host, the page cache is a second arena that
- * is faster than any drive. */
-static uint64_t experts_bytes(const rg_stream_options *o) {
-    uint64_t bytes = 0;
-    for (uint32_t g = 0; g < o->n_group; g++) {
-        for (uint32_t p = 0; p < o->groups[g].n_extent; p++)
-            bytes += (uint64_t)o->groups[g].extents[p].bytes * o->groups[g].n_item;
-    }
-    return bytes;
-}
-
-/* In its slot an expert lies as it does in its file; kernels read sixteen bytes at a time where the
- * blocks of a type allow that. */
-static rg_code check_aligned(const rg_stream_options *o, rg_status *st) {
-    for (uint32_t g = 0; g < o->n_group; g++) {
-        const rg_stream_extent *e = o->groups[g].extents;
-        for (uint32_t p = 0; p < o->groups[g].n_extent; p++) {
-            if (e[p].offset % LOAD_ALIGN)
-                return rg_fail(st, RG_UNSUPPORTED,
-                               "experts begin at byte %llu of the file, the GPU needs multiples "
-                               "of %u (general.alignment)",
-                               (unsigned long long)e[p].offset, LOAD_ALIGN);
-        }
-    }
-    return RG_OK;
-}
-
-rg_code rg_gpu_core_arena(rg_gpu_core *g, rg_stream_options *o, rg_status *st) {
-    RG_TRY(check_aligned(o, st));
-    const rg_gpu_info *info = rg_gpu_get_info(g->gpu);
-    const bool discrete = strcmp(info->kind, "discrete") == 0;
-    /* Checksums read the slots back: slow from memory across the bus. */
-    const bool host = !info->mappable || (discrete && g->core->opt.pack);
-    const size_t bytes = (size_t)o->budget_bytes + ARENA_ALIGN;
-    const rg_code rc =
-        rg_gpu_buffer_create(g->gpu, &g->arena, bytes, host ? RG_GPU_READBACK : RG_GPU_DEVICE, st);
-    if (rc != RG_OK) return rg_context(st, rc, "the arena");
-    const uintptr_t at = (uintptr_t)g->arena.mapped;
-    g->arena_host = (uint8_t *)g->arena.mapped + (ARENA_ALIGN - at % ARENA_ALIGN) % ARENA_ALIGN;
-    o->memory = g->arena_host;
-    if (!discrete) return RG_OK;
-    /* Memory that the driver mapped has no pages a drive could write to: a processor copies. */
-    o->staged = true;
-    if (o->direct == RG_DIRECT_AUTO && experts_bytes(o) < rg_mem_available_bytes() / 4 * 3)
-        o->direct = RG_DIRECT_OFF;
-    rg_log(RG_LOG_INFO, "slots lie in %s memory, reads are %s", host ? "host" : "device",
-           o->direct == RG_DIRECT_OFF ? "buffered" : "staged");
-    return RG_OK;
 }
 
 /* ---- scratch -------------------------------------------------------------------------------- */
@@ -406,6 +354,7 @@ void rg_gpu_core_destroy(rg_gpu_core *g) {
     if (!g) return;
     if (g->gpu) {
         const char *first = NULL;
+        rg_gpu_drain(g->gpu); /* after a failure lists may run yet */
         const uint64_t n = rg_gpu_complaints(g->gpu, &first);
         if (n) {
             rg_log(RG_LOG_ERROR, "the validation layers complained %llu times, first: %s",
@@ -426,7 +375,7 @@ void rg_gpu_core_destroy(rg_gpu_core *g) {
         rg_gpu_buffer_destroy(g->gpu, &g->scratch);
         rg_gpu_buffer_destroy(g->gpu, &g->shared);
         rg_gpu_buffer_destroy(g->gpu, &g->readback);
-        rg_gpu_buffer_destroy(g->gpu, &g->arena);
+        rg_gpu_arena_close(g);
         for (uint32_t i = 0; i < g->n_chunk; i++)
             rg_gpu_buffer_destroy(g->gpu, &g->chunks[i].buffer);
     }
@@ -508,7 +457,8 @@ void rg_gpu_seq_destroy(rg_seq *seq) {
     rg_gpu_seq *d = seq->gpu;
     if (!d) return;
     rg_gpu_core *g = seq->core->gpu;
-    rg_gpu_forget(g); /* they may name this sequence */
+    rg_gpu_drain(g->gpu); /* after a failure lists may run yet */
+    rg_gpu_forget(g);     /* they may name this sequence */
     rg_gpu_buffer_destroy(g->gpu, &d->memory);
     rg_free(d->layers);
     rg_free(d);

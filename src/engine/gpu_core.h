@@ -65,6 +65,7 @@ typedef struct rg_gpu_whole {
 #define RG_GPU_STEPS        5u /* lists of a layer at most */
 
 typedef struct rg_gpu_noted rg_gpu_noted;
+typedef struct rg_gpu_landing rg_gpu_landing; /* gpu_arena.c */
 
 struct rg_gpu_core {
     rg_core *core;
@@ -72,12 +73,14 @@ struct rg_gpu_core {
     rg_gpu_chunk *chunks; /* ascending */
     uint32_t n_chunk;
     rg_gpu_buffer tables, scratch, shared, readback, arena;
-    uint8_t *arena_host;    /* aligned start of the arena */
-    rg_scratch s;           /* device addresses; s.ple_in, rope and ids lie in `shared` */
-    rg_gpu_codes codes;     /* device */
-    uint32_t *flag;         /* device */
-    uint32_t *list, *grids; /* device: plans of the device itself */
-    float *planes;          /* device: parts of products of few tiles */
+    uint8_t *arena_host;     /* aligned start of the arena; NULL: the host does not see it */
+    rg_gpu_arena arena_is;   /* where it lies: not AUTO once there is one */
+    rg_gpu_landing *landing; /* of a staged arena */
+    rg_scratch s;            /* device addresses; s.ple_in, rope and ids lie in `shared` */
+    rg_gpu_codes codes;      /* device */
+    uint32_t *flag;          /* device */
+    uint32_t *list, *grids;  /* device: plans of the device itself */
+    float *planes;           /* device: parts of products of few tiles */
     size_t planes_bytes;
     uint32_t *best_parts; /* device: of rg_gpu_best */
     rg_gpu_shared to;     /* host addresses */
@@ -149,8 +152,17 @@ typedef struct rg_gpu_seq {
 /* Uploads the weights and takes device memory. The host's copy of the weights is given back. */
 rg_code rg_gpu_core_create(rg_core *core, rg_status *st);
 void rg_gpu_core_destroy(rg_gpu_core *g);
-/* Takes memory for the arena of o->budget_bytes that both see, and says how it can be read into. */
-rg_code rg_gpu_core_arena(rg_gpu_core *g, rg_stream_options *o, rg_status *st);
+/* Takes memory for the arena of o->budget_bytes, and says how it can be read into; *landing: what
+ * o->landing points to, if it does. */
+rg_code rg_gpu_core_arena(rg_gpu_core *g, rg_stream_options *o, rg_stream_landing *landing,
+                          rg_status *st);
+/* The stream is gone. */
+void rg_gpu_arena_close(rg_gpu_core *g);
+/* Where an expert's bytes lie on the device, of rg_experts_at. */
+rg_gpu_ptr rg_gpu_expert_at(const rg_gpu_core *g, const void *bytes);
+/* Copies from staging to slots that are done, and the device's time for them; 0 where it cannot
+ * tell. */
+void rg_gpu_landing_times(const rg_gpu_core *g, uint64_t *copies, uint64_t *ns);
 /* Where a host address of the weights or of the arena lies on the device. */
 rg_gpu_ptr rg_gpu_core_at(const rg_gpu_core *g, const void *host);
 

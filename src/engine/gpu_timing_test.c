@@ -25,6 +25,7 @@ static void timing(void **state) {
         o = gpu_options(i % 2 ? 8 : 20);
         o.arena_bytes = arena_of(&b, b.model->hp.n_expert_used + 1 + 3 * (i % 7));
         o.split_off = i % 3 == 2;
+        o.gpu_arena = i % 2 ? RG_GPU_ARENA_STAGED : RG_GPU_ARENA_AUTO;
         o.io.lookahead = (int32_t)(i % 4) - 1;
         o.io.faults = &f;
         core = open_core(&b, &o);

@@ -11,7 +11,9 @@
  *     device:                                      experts as they came, combination, next layer
  *
  * Slots are read by the device until its timeline passes the turn's fence: the stream refills them
- * only then.
+ * only then. With a staged arena (gpu_arena.c) experts that are there may still be on their way
+ * from staging memory: the lists that read them wait for the transfers' timeline, the host does
+ * not.
  */
 #include <math.h>
 #include <string.h>
@@ -273,14 +275,20 @@ static rg_gpu_rec begin_step(const run *w, uint32_t step) {
     return r;
 }
 
-static rg_code submit_step(const run *w, uint32_t step, uint64_t *value, rg_status *st) {
+/* `landed`: it reads what the transfers up to this value bring; 0: nothing of the kind. */
+static rg_code submit_behind(const run *w, uint32_t step, uint64_t landed, uint64_t *value,
+                             rg_status *st) {
     rg_gpu_list *list = step_list(w, step);
     if (w->core->opt.gpu_stamps) w->g->timed |= 1u << step;
     RG_TRY(rg_gpu_list_end(list, st));
     count(w, list);
     *value = rg_gpu_next(w->g->gpu);
-    const rg_gpu_part part = {.list = list, .signal = *value};
+    const rg_gpu_part part = {.list = list, .wait_transfer = landed, .signal = *value};
     return rg_gpu_submit(w->g->gpu, &part, 1, st);
+}
+
+static rg_code submit_step(const run *w, uint32_t step, uint64_t *value, rg_status *st) {
+    return submit_behind(w, step, 0, value, st);
 }
 
 /* The device is past `value`: slots that it read until then are free. */
@@ -346,23 +354,29 @@ static uint32_t list_phase(const run *w, uint32_t layer, uint32_t phase, const u
     return count_slot;
 }
 
-static void tell_expert(const run *w, uint32_t layer, uint32_t expert) {
+/* Also gives the copy that brings its bytes, if one does. */
+static uint64_t tell_expert(const run *w, uint32_t layer, uint32_t expert) {
+    rg_stream *stream = w->core->stream;
     const rg_moe_weights *m = &rg_gpu_layer(w->core, layer)->moe;
     const rg_expert_bytes b = rg_experts_at(w->core, m, layer, expert);
-    w->g->to.experts[0][expert] = rg_gpu_core_at(w->g, b.gate);
-    w->g->to.experts[1][expert] = rg_gpu_core_at(w->g, b.up);
-    w->g->to.experts[2][expert] = rg_gpu_core_at(w->g, b.down);
+    w->g->to.experts[0][expert] = rg_gpu_expert_at(w->g, b.gate);
+    w->g->to.experts[1][expert] = rg_gpu_expert_at(w->g, b.up);
+    w->g->to.experts[2][expert] = rg_gpu_expert_at(w->g, b.down);
+    return stream ? rg_stream_ticket(stream, rg_stream_item(stream, layer, expert)) : 0;
 }
 
 /* Runs experts[n], whose bytes are at hand, in a list of their own; `*value` is its end. */
 static rg_code run_phase(const run *w, uint32_t layer, uint32_t phase, const uint32_t *experts,
                          uint32_t n, uint64_t *value, rg_status *st) {
-    for (uint32_t i = 0; i < n; i++)
-        tell_expert(w, layer, experts[i]);
+    uint64_t landed = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint64_t ticket = tell_expert(w, layer, experts[i]);
+        landed = ticket > landed ? ticket : landed;
+    }
     const uint32_t n_slot = list_phase(w, layer, phase, experts, n);
     rg_gpu_rec r = begin_step(w, 2 + phase);
     rg_gpu_rec_phase(&r, layer, phase, n, n_slot);
-    return submit_step(w, 2 + phase, value, st);
+    return submit_behind(w, 2 + phase, landed, value, st);
 }
 
 /* Waits for the n_pending experts of the wave. */
@@ -542,7 +556,11 @@ static rg_code end_turns(const run *w, bool failed, rg_status *st) {
         record_after(w, &r, w->core->hp->n_layer - !w->draft);
         record_end(w, &r);
     }
-    RG_TRY(submit_step(w, RG_GPU_STEPS, &last, st));
+    const rg_code rc = submit_step(w, RG_GPU_STEPS, &last, st);
+    if (rc != RG_OK) {
+        rg_gpu_drain(w->g->gpu); /* the lists before are not to run when they are used again */
+        return rc;
+    }
     RG_TRY(pass(w, last, st));
     for (uint32_t i = 0; i <= RG_GPU_STEPS; i++)
         add_step(w, i);

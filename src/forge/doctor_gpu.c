@@ -123,6 +123,10 @@ rg_code rg_doctor_gpus_text(const rg_doctor_report *r, rg_buf *out, rg_status *s
             out, st, "  %-22s %" PRIu64 " MiB%s, %" PRIu64 " MiB in one piece; subgroups of %u\n",
             "", g->info.device_bytes >> 20, g->info.mappable ? " the host can map" : "",
             g->info.alloc_bytes >> 20, g->info.subgroup_size));
+        RG_TRY(rg_buf_printf(
+            out, st, "  %-22s experts that stream %s; copies %s\n", "",
+            g->info.mappable ? "are read into its memory" : "are staged and copied into its memory",
+            g->info.transfer ? "have a queue of their own" : "share the queue that computes"));
         if (!g->measured) {
             RG_TRY(rg_buf_printf(out, st, "  %-22s not measured: %s\n", "", g->error));
             continue;

@@ -151,6 +151,7 @@ static json_t *gpus_json(const rg_doctor_report *r) {
                               {"missing", text(g->info.missing)},
                               {"memory_bytes", number(g->info.device_bytes)},
                               {"mappable", json_boolean(g->info.mappable)},
+                              {"transfer_queue", json_boolean(g->info.transfer)},
                               {"allocation_limit_bytes", number(g->info.alloc_bytes)},
                               {"subgroup_size", number(g->info.subgroup_size)},
                               {"shared_bytes", number(g->info.shared_bytes)},

@@ -11,6 +11,10 @@
  *    ^       blocked: a job of an earlier owner is in flight, or readers have not retired
  *    `-------------- drop: the job becomes an orphan, the slot is in limbo until it ends
  *
+ * With a landing (stream.h) job j reads into place j of the staging memory, and finish queues the
+ * copy to the slot. The slot is DONE then, with the ticket of the copy, while the job stays until
+ * the copy is done, as an orphan: so neither the place nor the slot is written before.
+ *
  * Threads: every field is guarded by s->lock. The worker queues and pumps; the I/O thread reaps,
  * finishes and pumps; in tests one thread does both (cfg.threaded = false). The device's submit is
  * called under the lock (it does not block), its reap without. No callback runs.
@@ -22,7 +26,8 @@
  *     decode read-aheads hold at most depth - reserve places.
  *  4. Pieces flying never exceed the depth. There are twice as many jobs, and a read-ahead becomes
  *     one only while fewer than the depth exist: an urgent read never waits for the job of a
- *     read-ahead whose own pieces wait behind it.
+ *     read-ahead whose own pieces wait behind it. Jobs that are landing do not count; should they
+ *     hold all places, an urgent read waits for the oldest copy.
  *  5. A slot is on the arrived list at most once, and only while wanted.
  *  6. Every wanted read arrives: done, failed after retries_max repetitions, or lost after
  * stall_ns.
@@ -41,6 +46,7 @@ enum { LIST_NONE, LIST_URGENT, LIST_AHEAD, LIST_WARM, LIST_BLOCKED, LIST_ARRIVED
 #define REAP_MAX   64u
 #define REFUSED_NS 1000000u  /* try again after a refusal */
 #define CHECK_NS   50000000u /* look for lost reads this often */
+#define LANDING_NS 100000u   /* look for the end of copies that something waits for */
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
@@ -119,7 +125,10 @@ rg_code rg_sched_init(rg_sched *out, const rg_sched_config *config, rg_status *s
     const uint32_t n_slot = config->arena->n_slot;
     RG_ASSERT(config->depth > 0 && config->depth <= RG_STREAM_DEPTH_MAX);
     RG_ASSERT(config->reserve < config->depth);
-    out->job_cap = 2 * config->depth;
+    out->job_cap = rg_stream_places(config->depth);
+    const rg_stream_landing *to = config->landing;
+    RG_ASSERT(!to || to->n_place >= out->job_cap);
+    RG_ASSERT(!to || to->place_bytes >= config->items->layout.slot_bytes_max);
     out->reads = rg_alloc(n_slot, sizeof *out->reads, st);
     out->address = rg_alloc(n_slot, sizeof *out->address, st);
     out->old_jobs = rg_alloc(config->arena->n_slab, sizeof *out->old_jobs, st);
@@ -209,6 +218,14 @@ bool rg_sched_is_quiet(const rg_sched *s, uint32_t slot) {
     return slot_is_open(s, slot);
 }
 
+/* Whether the bytes of s->reads[slot].filled lie in the slot, or are copied there. */
+static bool slot_is_filled(const rg_sched *s, uint32_t slot) {
+    const rg_read *r = &s->reads[slot];
+    if (r->filled == RG_ITEM_NONE) return false;
+    if (r->job != RG_JOB_NONE && s->jobs[r->job].landing) return r->fence <= s->retired_fence;
+    return slot_is_open(s, slot);
+}
+
 /* The slot enters a queue; the device's clock of silence starts when it had nothing to do. */
 static void enqueue(rg_sched *s, uint32_t slot, rg_read_class cls) {
     rg_read *r = &s->reads[slot];
@@ -227,7 +244,7 @@ void rg_sched_read(rg_sched *s, uint32_t slot, uint32_t item, rg_read_class cls)
     RG_ASSERT(!r->wanted);
     r->item = item;
     s->address[slot] = rg_arena_data(s->cfg.arena, slot);
-    if (s->cfg.null_reads && r->filled != RG_ITEM_NONE && slot_is_open(s, slot)) {
+    if (s->cfg.null_reads && slot_is_filled(s, slot)) {
         const rg_items *items = s->cfg.items;
         if (items->shape_of[rg_items_group(items, r->filled)] ==
             items->shape_of[rg_items_group(items, item)]) {
@@ -404,7 +421,10 @@ static bool start_job(rg_sched *s, uint32_t slot) {
                     .item = r->item,
                     .slab = rg_arena_slab_of(s->cfg.arena, slot),
                     .cls = r->cls,
+                    .slot_data = s->address[slot],
                     .data = s->address[slot]};
+    const rg_stream_landing *l = s->cfg.landing;
+    if (l) job->data = (char *)l->staging + index * l->place_bytes;
     make_pieces(s, job);
     send_all_again(s, job);
     r->job = index;
@@ -437,7 +457,8 @@ static bool next_piece(rg_sched *s, uint32_t *job, uint32_t *piece) {
     if (s->n_flying_ahead >= s->cfg.depth - (s->decode ? s->cfg.reserve : 0)) return false;
     if (find_unsent(s, false, job, piece)) return true;
     for (uint32_t q = LIST_AHEAD; q <= LIST_WARM; q++)
-        while (s->lists[q].count > 0 && s->n_job < s->cfg.depth)
+        while (s->lists[q].count > 0 && s->n_job - s->n_landing < s->cfg.depth &&
+               s->job_free != RG_JOB_NONE)
             if (start_job(s, s->lists[q].head)) return find_unsent(s, false, job, piece);
     return false;
 }
@@ -468,8 +489,30 @@ static void mark_unsent(rg_sched *s, rg_job *job, uint32_t piece) {
     s->n_unsent++;
 }
 
+/* Copies that are done give place and slot free. */
+static void end_landings(rg_sched *s) {
+    if (s->n_landing == 0) return;
+    const uint64_t done = s->cfg.landing->done(s->cfg.landing->user);
+    for (uint32_t j = 0; j < s->job_cap && s->n_landing > 0; j++) {
+        rg_job *job = &s->jobs[j];
+        if (job->slot == RG_SLOT_NONE || !job->landing || job->ticket > done) continue;
+        job->landing = false;
+        s->n_landing--;
+        release_job(s, j);
+    }
+}
+
+/* Something may be waiting for the place or the slot of a copy. */
+static bool landing_is_awaited(const rg_sched *s) {
+    if (s->n_landing == 0) return false;
+    for (uint32_t list = LIST_URGENT; list <= LIST_BLOCKED; list++)
+        if (s->lists[list].count > 0) return true;
+    return s->stop;
+}
+
 void rg_sched_pump(rg_sched *s) {
     rg_io_op ops[BATCH];
+    end_landings(s);
     for (bool more = true; more;) {
         uint32_t n = 0, job, piece;
         while (n < BATCH && next_piece(s, &job, &piece)) {
@@ -492,7 +535,7 @@ void rg_sched_pump(rg_sched *s) {
             mark_unsent(s, &s->jobs[ops[i - 1].tag >> 8], (uint32_t)(ops[i - 1].tag & 0xFF));
         more = n == BATCH && took == n;
     }
-    if (s->refused && s->cfg.threaded) pthread_cond_signal(&s->work);
+    if ((s->refused || landing_is_awaited(s)) && s->cfg.threaded) pthread_cond_signal(&s->work);
 }
 
 /* ---- finishing ------------------------------------------------------------------------------- */
@@ -593,36 +636,75 @@ static bool checksum_is_right(const rg_sched *s, const rg_job *job, rg_read_erro
     return sum == want;
 }
 
-/* All pieces are in. Gives the lock up while it sums. */
-static void finish_job(rg_sched *s, uint32_t index) {
+/* Queues the copy of a place to its slot; without the lock. False: *st says why there is none. */
+static bool land(const rg_sched *s, rg_job *job, uint32_t index, rg_status *st) {
+    const rg_stream_landing *l = s->cfg.landing;
+    if (!l) return true;
+    const rg_piece *last = &job->pieces[job->n_piece - 1];
+    const uint64_t offset = (uint64_t)(job->slot_data - s->cfg.arena->memory);
+    return l->copy(l->user, index, offset, last->slot_offset + last->bytes, &job->ticket, st) ==
+           RG_OK;
+}
+
+/* The copy is under way. The job stays, and with it the place: nobody's, whoever owned it. */
+static void start_landing(rg_sched *s, rg_job *job) {
+    job->landing = true;
+    job->alive_ns = now_ns(s);
+    s->n_landing++;
+    s->cfg.meters->copies++;
+    s->cfg.meters->copied_bytes +=
+        job->pieces[job->n_piece - 1].slot_offset + job->pieces[job->n_piece - 1].bytes;
+    s->reads[job->slot].ticket = job->ticket;
+}
+
+/* What the device refuses to copy fails at once: it will not take the next one either. */
+static void fail_landing(rg_sched *s, rg_job *job, const rg_status *why) {
+    if (s->landing_failed.code == RG_OK) s->landing_failed = *why;
+    set_error(&job->error, RG_FAULT_LANDING, 0, &job->pieces[0]);
+    fail_read(s, job);
+}
+
+/* Sums, then hands the copy over if there is to be one: both without the lock. True when all is
+ * well; else the job goes on, or has failed. */
+static bool verify_job(rg_sched *s, uint32_t index) {
     rg_job *job = &s->jobs[index];
     rg_read_error error;
+    rg_status why = {0};
+    job->verifying = true;
+    rg_sched_unlock(s);
+    const bool right = checksum_is_right(s, job, &error);
+    const bool landed = right && land(s, job, index, &why);
+    rg_sched_lock(s);
+    job->verifying = false;
+    if (!right) {
+        s->cfg.meters->checksum_errors++;
+        retry_or_fail(s, job, &error);
+        if (!job->orphan) send_all_again(s, job);
+    } else if (!landed) {
+        fail_landing(s, job, &why);
+    } else if (s->cfg.landing) {
+        start_landing(s, job);
+    }
+    return landed;
+}
+
+/* All pieces are in. Gives the lock up meanwhile. */
+static void finish_job(rg_sched *s, uint32_t index) {
+    rg_job *job = &s->jobs[index];
     RG_ASSERT(job->n_flying == 0 && job->unsent == 0);
-    if (!job->orphan) {
-        job->verifying = true;
-        rg_sched_unlock(s);
-        const bool right = checksum_is_right(s, job, &error);
-        rg_sched_lock(s);
-        job->verifying = false;
-        if (!right) {
-            s->cfg.meters->checksum_errors++;
-            retry_or_fail(s, job, &error);
-            if (!job->orphan) {
-                send_all_again(s, job);
-                return;
-            }
-        }
-    }
-    if (!job->orphan) {
-        rg_read *r = &s->reads[job->slot];
-        r->filled = job->item;
+    const bool good = !job->orphan && verify_job(s, index);
+    if (job->unsent) return; /* once more */
+    const uint32_t slot = job->slot;
+    const bool owned = good && !job->orphan;
+    if (owned) {
+        s->reads[slot].filled = job->item;
         s->cfg.meters->reads++;
-        const uint32_t slot = job->slot;
-        release_job(s, index);
-        arrive(s, slot, RG_PHASE_DONE);
-        return;
     }
-    release_job(s, index);
+    if (job->landing)
+        job->orphan = true;
+    else
+        release_job(s, index);
+    if (owned) arrive(s, slot, RG_PHASE_DONE);
 }
 
 static void complete(rg_sched *s, const rg_io_done *done) {
@@ -684,6 +766,11 @@ static void check_lost(rg_sched *s) {
         if (job->slot == RG_SLOT_NONE) continue;
         any = any || job->lost;
         if (job->lost || job->verifying) continue;
+        if (job->landing) { /* what waits for its slot or place is told; the copy may end yet */
+            if (now - job->alive_ns < s->cfg.stall_ns) continue;
+            job->lost = any = true;
+            continue;
+        }
         if (job->n_flying == 0 ? !silent : now - job->alive_ns < s->cfg.stall_ns) continue;
         any = true;
         lose_job(s, job);
@@ -766,10 +853,12 @@ static void *io_thread(void *arg) {
     rg_sched *s = arg;
     rg_sched_lock(s);
     for (;;) {
-        while (!s->stop && s->n_flying == 0 && !s->refused)
+        while (!s->stop && s->n_flying == 0 && !s->refused && !landing_is_awaited(s))
             pthread_cond_wait(&s->work, &s->lock);
         if (s->stop && may_stop(s)) break;
-        const uint64_t timeout_ns = s->refused ? REFUSED_NS : CHECK_NS;
+        const uint64_t timeout_ns = landing_is_awaited(s) ? LANDING_NS
+                                    : s->refused          ? REFUSED_NS
+                                                          : CHECK_NS;
         rg_sched_unlock(s);
         rg_sched_step(s, timeout_ns);
         rg_sched_lock(s);

@@ -27,7 +27,8 @@ typedef enum rg_read_fault {
     RG_FAULT_ERRNO,
     RG_FAULT_END, /* the file ends too early */
     RG_FAULT_CHECKSUM,
-    RG_FAULT_LOST /* no answer within stall_ns */
+    RG_FAULT_LOST,   /* no answer within stall_ns */
+    RG_FAULT_LANDING /* the device does not copy it to its slot; why: sched.landing_failed */
 } rg_read_fault;
 
 typedef struct rg_read_error {
@@ -45,6 +46,7 @@ typedef struct rg_read {
     uint32_t job;        /* in flight into this slot, of this owner or of one before; or NONE */
     uint32_t filled;     /* null mode: the item whose bytes lie here, or RG_ITEM_NONE */
     uint64_t fence;      /* readers of the old bytes retire with this number */
+    uint64_t ticket;     /* DONE, with a landing: the copy that brings the bytes */
     uint8_t phase;       /* rg_read_phase */
     uint8_t cls;         /* rg_read_class */
     uint8_t list;        /* RG_LIST_... of sched.c */
@@ -79,10 +81,13 @@ typedef struct rg_job {
     bool orphan;  /* its owner left */
     bool old_cut; /* the slab changed class since */
     bool lost;
-    bool verifying;
+    bool verifying;  /* or being handed over for its copy: the lock is given up meanwhile */
+    bool landing;    /* its copy is under way; the slot is its owner's already */
+    uint64_t ticket; /* of that copy */
     rg_read_error error;
     uint64_t alive_ns; /* a piece was sent or answered last */
-    char *data;        /* of the slot */
+    char *slot_data;   /* of the slot */
+    char *data;        /* where reads go: the same, or the job's place of staging memory */
     rg_piece pieces[RG_PIECES_MAX];
 } rg_job;
 
@@ -94,7 +99,8 @@ typedef struct rg_sched_config {
     uint32_t depth, reserve, retries_max, read_bytes_max;
     uint64_t stall_ns;
     bool null_reads;
-    bool threaded; /* an I/O thread reaps; else the waiting thread does */
+    bool threaded;                    /* an I/O thread reaps; else the waiting thread does */
+    const rg_stream_landing *landing; /* NULL: reads go to the slots */
 } rg_sched_config;
 
 #define RG_READ_LISTS 6u
@@ -118,7 +124,9 @@ typedef struct rg_sched {
     uint32_t job_cap;
     uint32_t job_free;
     uint32_t n_job;
-    uint32_t n_unsent; /* pieces of live jobs not at the device */
+    uint32_t n_landing;       /* of them, those whose copy is under way */
+    rg_status landing_failed; /* why the first copy was refused */
+    uint32_t n_unsent;        /* pieces of live jobs not at the device */
     uint32_t n_flying, n_flying_ahead;
     rg_read_list lists[RG_READ_LISTS];
     uint32_t urgent_blocked;

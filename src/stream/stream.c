@@ -53,6 +53,22 @@ static rg_code copy_paths(rg_stream *s, const rg_stream_options *o, rg_status *s
     return RG_OK;
 }
 
+uint32_t rg_stream_places(uint32_t depth) {
+    return 2 * (depth ? depth : DEPTH_DEFAULT);
+}
+
+static rg_code check_landing(const rg_stream_options *o, rg_status *st) {
+    const rg_stream_landing *l = o->landing;
+    if (!l) return RG_OK;
+    if (!o->memory || !l->staging || (uintptr_t)l->staging % RG_STREAM_ALIGN != 0)
+        return rg_fail(st, RG_INVALID, "a landing without memory, or aligned to less than %u",
+                       RG_STREAM_ALIGN);
+    if (l->n_place < rg_stream_places(o->depth) || l->place_bytes % RG_STREAM_ALIGN != 0)
+        return rg_fail(st, RG_INVALID, "%u places of %llu bytes, at least %u are wanted",
+                       l->n_place, (unsigned long long)l->place_bytes, rg_stream_places(o->depth));
+    return RG_OK;
+}
+
 static rg_code check_options(const rg_stream_options *o, rg_status *st) {
     if (o->depth > RG_STREAM_DEPTH_MAX) {
         return rg_fail(st, RG_INVALID, "depth %u, the limit is %u", o->depth, RG_STREAM_DEPTH_MAX);
@@ -69,7 +85,7 @@ static rg_code check_options(const rg_stream_options *o, rg_status *st) {
         return rg_fail(st, RG_INVALID, "memory for the arena is aligned to %u, not to %u",
                        (unsigned)((uintptr_t)o->memory & -(uintptr_t)o->memory), RG_STREAM_ALIGN);
     }
-    return RG_OK;
+    return check_landing(o, st);
 }
 
 static rg_code open_backend(rg_stream *s, const rg_stream_options *o, const rg_io_config *config,
@@ -103,12 +119,17 @@ static rg_code open_device(rg_stream *s, const rg_stream_options *o, uint32_t de
     for (uint32_t i = 0; i < o->n_file; i++)
         sizes[i] = s->files.files[i].size_bytes;
     RG_TRY(rg_items_check_files(&s->items, sizes, o->paths, o->n_file, st));
-    const rg_io_config config = {.files = &s->files,
-                                 .memory = s->arena.memory,
-                                 .memory_bytes = s->arena.n_slab * s->arena.slab_bytes,
-                                 .block_bytes = s->arena.slab_bytes,
-                                 .depth = depth,
-                                 .staged = o->staged};
+    rg_io_config config = {.files = &s->files,
+                           .memory = s->arena.memory,
+                           .memory_bytes = s->arena.n_slab * s->arena.slab_bytes,
+                           .block_bytes = s->arena.slab_bytes,
+                           .depth = depth,
+                           .staged = o->staged};
+    if (o->landing) {
+        config.memory = s->landing.staging;
+        config.memory_bytes = s->landing.n_place * s->landing.place_bytes;
+        config.block_bytes = s->landing.place_bytes;
+    }
     RG_TRY(open_backend(s, o, &config, st));
     if (!o->faults) return RG_OK;
     rg_io *wrapped;
@@ -140,6 +161,10 @@ static rg_code build(rg_stream *s, const rg_stream_options *o, rg_status *st) {
     s->poison = !o->null_reads;
 #endif
     if (o->virtual_drive) s->poison = false; /* memory that is only reserved */
+    if (o->landing) {
+        s->landing = *o->landing;
+        s->poison = false; /* memory of a device */
+    }
     RG_TRY(rg_arena_init(&s->arena, &s->items.layout, o->budget_bytes, o->memory, s->poison, st));
     const rg_cache_hooks hooks = {.user = s, .dropped = on_dropped, .recut = on_recut};
     RG_TRY(rg_cache_init(&s->cache, &s->arena, &s->items, o->policy, !o->guard_off, &hooks,
@@ -160,6 +185,7 @@ static rg_code build(rg_stream *s, const rg_stream_options *o, rg_status *st) {
         .stall_ns = (uint64_t)stall_ms * NS_PER_MS,
         .null_reads = o->null_reads,
         .threaded = !o->io && !o->virtual_drive,
+        .landing = o->landing ? &s->landing : NULL,
     };
     RG_TRY(rg_sched_init(&s->sched, &config, st));
     s->has_sched = true;
@@ -399,6 +425,9 @@ static rg_code read_failed(const rg_stream *s, uint32_t item, const rg_read_erro
     case RG_FAULT_LOST:
         return rg_fail(st, RG_TIMEOUT, "%s: %s: no answer for %llu bytes at %llu in %llu ms", path,
                        who, want, at, (unsigned long long)(s->sched.cfg.stall_ns / NS_PER_MS));
+    case RG_FAULT_LANDING: /* the reason is written once, before the first read fails of it */
+        return rg_fail(st, s->sched.landing_failed.code, "%s cannot be copied to its slot: %s", who,
+                       s->sched.landing_failed.message);
     case RG_FAULT_NONE:
         break;
     }
@@ -435,6 +464,17 @@ const void *rg_stream_payload(const rg_stream *s, uint32_t item, uint32_t extent
     RG_ASSERT(extent < n);
     return (const char *)rg_arena_data(&s->arena, slot) + parts[extent].slot_offset +
            parts[extent].payload_skip;
+}
+
+uint64_t rg_stream_ticket(rg_stream *s, uint32_t item) {
+    const uint32_t slot = rg_cache_find(&s->cache, item);
+    RG_ASSERT(slot != RG_SLOT_NONE);
+    RG_ASSERT(s->arena.slots[slot].pins > 0);
+    rg_sched_lock(&s->sched);
+    RG_ASSERT(s->sched.reads[slot].phase == RG_PHASE_DONE);
+    const uint64_t ticket = s->sched.reads[slot].ticket;
+    rg_sched_unlock(&s->sched);
+    return ticket;
 }
 
 /* ---- between turns --------------------------------------------------------------------------- */

@@ -111,6 +111,31 @@ typedef struct rg_stream_virtual {
     uint32_t tail_permille;
 } rg_stream_virtual;
 
+/* Slots that no processor and no drive can write to: memory of a device. A read lands in one of
+ * n_place places of staging memory; when it is complete, and its checksum right, the device is told
+ * to copy the place to the slot, and the item counts as there. So its readers, on the same device,
+ * wait for the copy: rg_stream_ticket. A place is taken again when its copy is done.
+ *
+ * With it `memory` of the options only names the slots: nothing here reads or writes it, slots are
+ * not poisoned, and rg_stream_payload gives addresses of the device. */
+typedef struct rg_stream_landing {
+    void *user;
+    void *staging;    /* [n_place][place_bytes], aligned to RG_STREAM_ALIGN, outlives the stream */
+    uint32_t n_place; /* rg_stream_places */
+    uint64_t place_bytes; /* slot_bytes_max of the layout */
+    /* Queues the copy of the first `bytes` of a place to byte `offset` of the arena. *ticket: 1 or
+     * more, larger each time; copies end in that order. On failure nothing was queued. Called by
+     * one thread at a time. */
+    rg_code (*copy)(void *user, uint32_t place, uint64_t offset, uint64_t bytes, uint64_t *ticket,
+                    rg_status *st);
+    /* Up to which ticket copies are done; UINT64_MAX: none is under way any more. Called under a
+     * lock, does not block. */
+    uint64_t (*done)(void *user);
+} rg_stream_landing;
+
+/* Places that a stream with `depth` reads in flight (0: the default) asks for. */
+uint32_t rg_stream_places(uint32_t depth);
+
 typedef struct rg_stream_options {
     const char *const *paths; /* [n_file]; also the names in messages. Copied. */
     uint32_t n_file;
@@ -124,6 +149,7 @@ typedef struct rg_stream_options {
      */
     uint64_t budget_bytes;
     void *memory;
+    const rg_stream_landing *landing; /* NULL: reads land in the slots. Copied. */
 
     rg_stream_backend backend;
     rg_stream_direct direct;
@@ -225,6 +251,9 @@ bool rg_stream_arrived(rg_stream *s);
  * i is aligned like tensor offset + i * expert bytes (32 for whole tensors, as little as 2 inside).
  */
 const void *rg_stream_payload(const rg_stream *s, uint32_t item, uint32_t extent);
+/* With a landing: the copy that brings the bytes of a pinned, arrived item; it may be done long
+ * since. 0 without one. */
+uint64_t rg_stream_ticket(rg_stream *s, uint32_t item);
 /* Next wave of the turn; false when there is none, or when it cannot be made (then *st holds IO,
  * the wave is empty and the turn wants its end). Every pending item of the wave should have been
  * waited for: those that were not are given up, as at end. Readers of the old wave's slots have
@@ -303,6 +332,7 @@ typedef struct rg_stream_meters {
     uint64_t wait_ns; /* spent in rg_stream_wait */
     uint64_t busy_ns; /* with at least one read in flight: read_bytes / busy_ns is the rate */
     uint64_t in_flight_peak;
+    uint64_t copies, copied_bytes; /* from staging to slots; with a landing */
     /* Sizes. */
     uint64_t arena_bytes;      /* the budget as cut into slabs */
     uint64_t arena_peak_bytes; /* of slots held at once */

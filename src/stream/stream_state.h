@@ -12,6 +12,7 @@ struct rg_stream {
     rg_cache cache;
     rg_readahead ahead;
     rg_sched sched;
+    rg_stream_landing landing; /* zeroed: none */
     rg_io_files files;
     rg_io *io; /* ours, or NULL when borrowed */
     char **paths;

@@ -9,8 +9,14 @@
  * one after another; list i may first wait for a value of the host's timeline and signals a value
  * of the device's when it is done. Both timelines only count upwards.
  *
- * Threads: a device and what belongs to it is used by one thread at a time. rg_gpu_signal alone may
- * be called from any thread.
+ * Transfers are lists of copies alone that go to a queue of their own where the device has one, so
+ * that they overlap with the lists. Their timeline counts what was handed over; a list may wait for
+ * one of its values.
+ *
+ * Threads: a device and what belongs to it is used by one thread at a time, with two exceptions.
+ * rg_gpu_signal and rg_gpu_transfer_passed may be called from any thread. One other thread may
+ * record transfers and hand them over (rg_gpu_list_begin, rg_gpu_copy and rg_gpu_list_end of such
+ * lists, rg_gpu_transfer_submit, rg_gpu_transfer_ns).
  */
 #ifndef RG_GPU_H
 #define RG_GPU_H
@@ -42,6 +48,7 @@ typedef struct rg_gpu_info {
     uint32_t group_threads; /* of a workgroup at most */
     bool dot;               /* multiplies four bytes in one instruction */
     bool matrix;            /* has matrix units for bytes that mul_mat.comp can use */
+    bool transfer;          /* has a queue for copies beside the one that computes */
     double stamp_ns;        /* a tick of the time stamps; 0: none */
 } rg_gpu_info;
 
@@ -83,6 +90,9 @@ typedef enum rg_gpu_place {
     RG_GPU_DEVICE,   /* fast for the device; mapped where all of its memory can be */
     RG_GPU_SHARED,   /* the host writes, the device reads; always mapped */
     RG_GPU_READBACK, /* the device writes, the host reads; always mapped */
+    /* For transfers, both queues may use them at any time: */
+    RG_GPU_UNSEEN,  /* of the device alone, never mapped; no need that the host could map it */
+    RG_GPU_STAGING, /* memory of the host, which reads and writes it; always mapped */
 } rg_gpu_place;
 
 typedef struct rg_gpu_buffer {
@@ -96,6 +106,11 @@ typedef struct rg_gpu_buffer {
 /* Zeroed. NOMEM names what was asked for. */
 RG_MUST_CHECK rg_code rg_gpu_buffer_create(rg_gpu *gpu, rg_gpu_buffer *out, size_t bytes,
                                            rg_gpu_place place, rg_status *st);
+/* A STAGING buffer of memory that the caller has (as rg_mem_map gives it) and that stays his: what
+ * a drive can write to, which memory of a driver often is not. `bytes` is a multiple of 65536.
+ * UNSUPPORTED where the device cannot. */
+RG_MUST_CHECK rg_code rg_gpu_buffer_import(rg_gpu *gpu, rg_gpu_buffer *out, void *memory,
+                                           size_t bytes, rg_status *st);
 /* An empty buffer is allowed. The device must be done with it. */
 void rg_gpu_buffer_destroy(rg_gpu *gpu, rg_gpu_buffer *b);
 /* Copies to or from a buffer and waits; through staging where it is not mapped. */
@@ -173,8 +188,9 @@ const rg_gpu_time *rg_gpu_list_times(rg_gpu_list *list, uint32_t *n);
 
 typedef struct rg_gpu_part {
     rg_gpu_list *list;
-    uint64_t wait_host; /* starts when the host's timeline has this value; 0: at once */
-    uint64_t signal;    /* the device's timeline gets this value behind it; 0: none */
+    uint64_t wait_host;     /* starts when the host's timeline has this value; 0: at once */
+    uint64_t wait_transfer; /* and the transfers' timeline this one; 0: at once */
+    uint64_t signal;        /* the device's timeline gets this value behind it; 0: none */
 } rg_gpu_part;
 
 /* Hands parts[n] over in one submission and returns at once. A list must not be handed over again
@@ -189,9 +205,30 @@ RG_MUST_CHECK rg_code rg_gpu_signal(rg_gpu *gpu, uint64_t value, rg_status *st);
 /* Blocks until the device's timeline has `value`. IO when the device is lost, TIMEOUT after
  * `timeout_ns`. */
 RG_MUST_CHECK rg_code rg_gpu_wait(rg_gpu *gpu, uint64_t value, uint64_t timeout_ns, rg_status *st);
-/* From now on as after the loss of the device: for tests of those who use it. */
+/* Blocks until all that was handed over is done, transfers too, or the device is lost. */
+void rg_gpu_drain(rg_gpu *gpu);
+/* From now on as after the loss of the device: for tests of those who use it. Any thread. */
 void rg_gpu_lose(rg_gpu *gpu);
 /* Submits one list and waits for it. */
 RG_MUST_CHECK rg_code rg_gpu_run(rg_gpu *gpu, rg_gpu_list *list, rg_status *st);
+
+/* ---- transfers ------------------------------------------------------------------------------- */
+
+/* A list that takes rg_gpu_copy alone, between buffers of UNSEEN and STAGING. With `stamps` it is
+ * timed, where the queue can. Copies of different lists may overlap: what one overwrites nobody may
+ * still read or write. */
+RG_MUST_CHECK rg_code rg_gpu_transfer_create(rg_gpu_list **out, rg_gpu *gpu, rg_status *st);
+/* Hands it over; *value is what the transfers' timeline gets behind it, one more each time. The
+ * list must not be recorded again before. IO when the device is lost: nothing was handed over. */
+RG_MUST_CHECK rg_code rg_gpu_transfer_submit(rg_gpu *gpu, rg_gpu_list *list, uint64_t *value,
+                                             rg_status *st);
+/* The value that the transfers' timeline has; UINT64_MAX when the device does not answer any more.
+ */
+uint64_t rg_gpu_transfer_passed(rg_gpu *gpu);
+/* As rg_gpu_wait, of the transfers' timeline. */
+RG_MUST_CHECK rg_code rg_gpu_transfer_wait(rg_gpu *gpu, uint64_t value, uint64_t timeout_ns,
+                                           rg_status *st);
+/* The device's time for a list that is done; 0: not known. */
+uint64_t rg_gpu_transfer_ns(const rg_gpu_list *list);
 
 #endif

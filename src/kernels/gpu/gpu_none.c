@@ -182,6 +182,42 @@ rg_code rg_gpu_run(rg_gpu *gpu, rg_gpu_list *list, rg_status *st) {
     (void)list;
     return unreachable(st);
 }
+rg_code rg_gpu_buffer_import(rg_gpu *gpu, rg_gpu_buffer *out, void *memory, size_t bytes,
+                             rg_status *st) {
+    (void)gpu;
+    (void)memory;
+    (void)bytes;
+    *out = (rg_gpu_buffer){0};
+    return unreachable(st);
+}
+rg_code rg_gpu_transfer_create(rg_gpu_list **out, rg_gpu *gpu, rg_status *st) {
+    (void)gpu;
+    *out = NULL;
+    return unreachable(st);
+}
+rg_code rg_gpu_transfer_submit(rg_gpu *gpu, rg_gpu_list *list, uint64_t *value, rg_status *st) {
+    (void)gpu;
+    (void)list;
+    *value = 0;
+    return unreachable(st);
+}
+uint64_t rg_gpu_transfer_passed(rg_gpu *gpu) {
+    (void)gpu;
+    return UINT64_MAX;
+}
+rg_code rg_gpu_transfer_wait(rg_gpu *gpu, uint64_t value, uint64_t timeout_ns, rg_status *st) {
+    (void)gpu;
+    (void)value;
+    (void)timeout_ns;
+    return unreachable(st);
+}
+uint64_t rg_gpu_transfer_ns(const rg_gpu_list *list) {
+    (void)list;
+    return 0;
+}
+void rg_gpu_drain(rg_gpu *gpu) {
+    (void)gpu;
+}
 void rg_gpu_lose(rg_gpu *gpu) {
     (void)gpu;
 }

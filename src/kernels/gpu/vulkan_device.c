@@ -7,11 +7,12 @@
 #define STAGING_BYTES ((size_t)16 << 20)
 
 rg_code rg_vk_fail(rg_gpu *gpu, VkResult r, const char *what, rg_status *st) {
-    if (r == VK_ERROR_DEVICE_LOST) gpu->lost = true;
+    if (r == VK_ERROR_DEVICE_LOST) atomic_store(&gpu->lost, true);
     if (r == VK_ERROR_OUT_OF_HOST_MEMORY || r == VK_ERROR_OUT_OF_DEVICE_MEMORY) {
         return rg_fail(st, RG_NOMEM, "%s: %s: out of memory", gpu->info.name, what);
     }
-    if (gpu->lost) return rg_fail(st, RG_IO, "%s: the device was lost", gpu->info.name);
+    if (atomic_load(&gpu->lost))
+        return rg_fail(st, RG_IO, "%s: the device was lost", gpu->info.name);
     return rg_fail(st, RG_IO, "%s: %s: error %d", gpu->info.name, what, (int)r);
 }
 
@@ -53,35 +54,43 @@ static rg_code pick_device(rg_gpu *gpu, int32_t wanted, rg_status *st) {
     return RG_OK;
 }
 
-/* A queue that computes; one that does not draw, where there is a choice. */
-static rg_code pick_queue(rg_gpu *gpu, rg_status *st) {
-    VkQueueFamilyProperties q[32];
-    uint32_t n = RG_ARRAY_LEN(q), found = UINT32_MAX;
-    gpu->instance.vk.GetPhysicalDeviceQueueFamilyProperties(gpu->physical, &n, q);
-    for (uint32_t i = 0; i < n; i++) {
-        if (!(q[i].queueFlags & VK_QUEUE_COMPUTE_BIT)) continue;
-        const bool pure = !(q[i].queueFlags & VK_QUEUE_GRAPHICS_BIT);
-        if (found == UINT32_MAX || pure) found = i;
-        if (pure) break;
-    }
-    if (found == UINT32_MAX) {
+static rg_code pick_queues(rg_gpu *gpu, rg_status *st) {
+    gpu->queues = rg_vk_queues_of(&gpu->instance.vk, gpu->physical);
+    if (gpu->queues.family == UINT32_MAX) {
         return rg_fail(st, RG_UNSUPPORTED, "%s has no compute queue", gpu->info.name);
     }
-    if (q[found].timestampValidBits == 0) gpu->info.stamp_ns = 0.0;
-    gpu->family = found;
+    if (gpu->queues.stamp_bits == 0) gpu->info.stamp_ns = 0.0;
+    VkPhysicalDeviceVulkan12Features f12 = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES};
+    VkPhysicalDeviceFeatures2 f = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
+                                   .pNext = &f12};
+    gpu->instance.vk.GetPhysicalDeviceFeatures2(gpu->physical, &f);
+    if (!f12.hostQueryReset) gpu->queues.transfer_bits = 0;
+    gpu->can_import = rg_vk_has_extension(&gpu->instance.vk, gpu->physical,
+                                          VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME);
     return RG_OK;
 }
 
 static rg_code create_device(rg_gpu *gpu, rg_status *st) {
-    const float priority = 1.0f;
-    const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
-                                           .queueFamilyIndex = gpu->family,
-                                           .queueCount = 1,
-                                           .pQueuePriorities = &priority};
-    /* matrix only beside dot: has_matrix */
-    static const char *const names[] = {VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME,
-                                        VK_NV_COOPERATIVE_MATRIX_EXTENSION_NAME,
-                                        VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME};
+    static const float priority[2] = {1.0f, 1.0f};
+    const bool apart = gpu->queues.transfer_family != gpu->queues.family;
+    const VkDeviceQueueCreateInfo queues[2] = {
+        {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+         .queueFamilyIndex = gpu->queues.family,
+         .queueCount = apart ? 1 : gpu->queues.transfer_index + 1,
+         .pQueuePriorities = priority},
+        {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+         .queueFamilyIndex = gpu->queues.transfer_family,
+         .queueCount = 1,
+         .pQueuePriorities = priority}};
+    const char *names[4];
+    uint32_t n_name = 0;
+    if (gpu->can_import) names[n_name++] = VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME;
+    if (gpu->info.dot) names[n_name++] = VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME;
+    if (gpu->info.matrix) { /* only beside dot: has_matrix */
+        names[n_name++] = VK_NV_COOPERATIVE_MATRIX_EXTENSION_NAME;
+        names[n_name++] = VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME;
+    }
     VkPhysicalDeviceSubgroupSizeControlFeaturesEXT whole = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES_EXT,
         .computeFullSubgroups = VK_TRUE};
@@ -101,6 +110,7 @@ static rg_code create_device(rg_gpu *gpu, rg_status *st) {
         .scalarBlockLayout = VK_TRUE,
         .vulkanMemoryModel = gpu->info.matrix,
         .vulkanMemoryModelDeviceScope = gpu->info.matrix,
+        .hostQueryReset = gpu->queues.transfer_bits > 0,
         .timelineSemaphore = VK_TRUE,
         .bufferDeviceAddress = VK_TRUE};
     VkPhysicalDeviceVulkan11Features f11 = {
@@ -113,10 +123,9 @@ static rg_code create_device(rg_gpu *gpu, rg_status *st) {
         .features = {.shaderInt64 = VK_TRUE, .shaderInt16 = VK_TRUE}};
     const VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
                                      .pNext = &f,
-                                     .queueCreateInfoCount = 1,
-                                     .pQueueCreateInfos = &queue,
-                                     .enabledExtensionCount =
-                                         (gpu->info.dot ? 1 : 0) + (gpu->info.matrix ? 2 : 0),
+                                     .queueCreateInfoCount = apart ? 2 : 1,
+                                     .pQueueCreateInfos = queues,
+                                     .enabledExtensionCount = n_name,
                                      .ppEnabledExtensionNames = names};
     const VkResult r = gpu->instance.vk.CreateDevice(gpu->physical, &info, NULL, &gpu->device);
     if (r != VK_SUCCESS) return rg_vk_fail(gpu, r, "opening", st);
@@ -124,7 +133,9 @@ static rg_code create_device(rg_gpu *gpu, rg_status *st) {
 #define RG_VK_LOAD(name) vk->name = (PFN_vk##name)vk->GetDeviceProcAddr(gpu->device, "vk" #name);
     RG_VK_DEVICE(RG_VK_LOAD)
 #undef RG_VK_LOAD
-    vk->GetDeviceQueue(gpu->device, gpu->family, 0, &gpu->queue);
+    vk->GetDeviceQueue(gpu->device, gpu->queues.family, 0, &gpu->queue);
+    vk->GetDeviceQueue(gpu->device, gpu->queues.transfer_family, gpu->queues.transfer_index,
+                       &gpu->transfer_queue);
     return RG_OK;
 }
 
@@ -155,11 +166,15 @@ rg_code rg_gpu_open(rg_gpu **out, const rg_gpu_options *opt, rg_status *st) {
     if (!gpu) return RG_NOMEM;
     RG_GO(rg_vk_instance_open(&gpu->instance, opt->validate, st));
     RG_GO(pick_device(gpu, opt->device, st));
-    RG_GO(pick_queue(gpu, st));
+    RG_GO(pick_queues(gpu, st));
     RG_GO(create_device(gpu, st));
     RG_GO(create_layout(gpu, st));
     RG_GO(create_timeline(gpu, &gpu->host_timeline, st));
     RG_GO(create_timeline(gpu, &gpu->device_timeline, st));
+    RG_GO(create_timeline(gpu, &gpu->transfer_timeline, st));
+    if (pthread_mutex_init(&gpu->queue_lock, NULL) != 0)
+        RG_GO(rg_fail(st, RG_NOMEM, "cannot make the lock of the queues"));
+    gpu->has_queue_lock = true;
     gpu->modules = rg_alloc(rg_gpu_program_count, sizeof *gpu->modules, st);
     if (!gpu->modules) RG_GO(RG_NOMEM);
     if (opt->cache_path) {
@@ -185,9 +200,11 @@ void rg_gpu_close(rg_gpu *gpu) {
         rg_vk_pipelines_close(gpu);
         vk->DestroySemaphore(gpu->device, gpu->host_timeline, NULL);
         vk->DestroySemaphore(gpu->device, gpu->device_timeline, NULL);
+        vk->DestroySemaphore(gpu->device, gpu->transfer_timeline, NULL);
         vk->DestroyPipelineLayout(gpu->device, gpu->layout, NULL);
         vk->DestroyDevice(gpu->device, NULL);
     }
+    if (gpu->has_queue_lock) pthread_mutex_destroy(&gpu->queue_lock);
     rg_vk_instance_close(&gpu->instance);
     rg_free(gpu->modules);
     rg_free(gpu->pipelines);
@@ -235,10 +252,12 @@ static uint32_t memory_type(const rg_gpu *gpu, uint32_t types, rg_gpu_place plac
     const VkMemoryPropertyFlags cached = VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
     const struct {
         VkMemoryPropertyFlags must, avoid;
-    } ways[3][4] = {
+    } ways[5][4] = {
         [RG_GPU_DEVICE] = {{gpu->info.mappable ? local | seen : local, 0}, {local, 0}, {0, 0}},
         [RG_GPU_SHARED] = {{local | seen, 0}, {seen, 0}},
-        [RG_GPU_READBACK] = {{seen | cached, local}, {seen | cached, 0}, {seen, local}, {seen, 0}}};
+        [RG_GPU_READBACK] = {{seen | cached, local}, {seen | cached, 0}, {seen, local}, {seen, 0}},
+        [RG_GPU_UNSEEN] = {{local, VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT}, {local, 0}},
+        [RG_GPU_STAGING] = {{seen | cached, local}, {seen | cached, 0}, {seen, local}, {seen, 0}}};
     for (uint32_t i = 0; i < 4; i++) {
         if (i && !ways[place][i].must && !ways[place][i].avoid && place != RG_GPU_DEVICE) break;
         const uint32_t type = find_type(gpu, types, ways[place][i].must, ways[place][i].avoid);
@@ -272,7 +291,7 @@ static VkResult allocate(rg_gpu *gpu, rg_gpu_buffer *b, rg_gpu_place place) {
         gpu->memory.memoryTypes[type].propertyFlags & VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
     b->uncached =
         !(gpu->memory.memoryTypes[type].propertyFlags & VK_MEMORY_PROPERTY_HOST_CACHED_BIT);
-    if (r != VK_SUCCESS || !visible || !coherent) return r;
+    if (r != VK_SUCCESS || !visible || !coherent || place == RG_GPU_UNSEEN) return r;
     return vk->MapMemory(gpu->device, memory, 0, VK_WHOLE_SIZE, 0, &b->mapped);
 }
 
@@ -283,12 +302,20 @@ rg_code rg_gpu_buffer_create(rg_gpu *gpu, rg_gpu_buffer *out, size_t bytes, rg_g
     const rg_vk *vk = &gpu->instance.vk;
     *out = (rg_gpu_buffer){.bytes = (bytes + 15) / 16 * 16};
     if (out->bytes == 0) out->bytes = 16;
+    /* What both families use is shared between them: handing a slot over and back by barriers on
+     * both sides would take a submission to the computing queue for every copy, and drivers do
+     * nothing for a buffer that is shared. */
+    const uint32_t families[2] = {gpu->queues.family, gpu->queues.transfer_family};
+    const bool both = place >= RG_GPU_UNSEEN && families[0] != families[1];
     const VkBufferCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
         .size = out->bytes,
         .usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_INDIRECT_BUFFER_BIT |
                  VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT |
-                 VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT};
+                 VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT,
+        .sharingMode = both ? VK_SHARING_MODE_CONCURRENT : VK_SHARING_MODE_EXCLUSIVE,
+        .queueFamilyIndexCount = both ? 2 : 0,
+        .pQueueFamilyIndices = families};
     VkBuffer handle = VK_NULL_HANDLE;
     VkResult r = vk->CreateBuffer(gpu->device, &info, NULL, &handle);
     out->handle = handle;
@@ -394,33 +421,66 @@ uint64_t rg_gpu_next_host(rg_gpu *gpu) {
     return ++gpu->host_value;
 }
 
+VkResult rg_vk_submit(rg_gpu *gpu, VkQueue queue, uint32_t n, const VkSubmitInfo *submits) {
+    pthread_mutex_lock(&gpu->queue_lock);
+    const VkResult r = gpu->instance.vk.QueueSubmit(queue, n, submits, VK_NULL_HANDLE);
+    pthread_mutex_unlock(&gpu->queue_lock);
+    return r;
+}
+
+/* What a part waits for. A wait holds back all later submissions of the queue too, so that of the
+ * transfers' values only those beyond the largest so far are waited for. */
+typedef struct part_waits {
+    VkSemaphore on[2];
+    uint64_t values[2];
+    uint32_t n;
+} part_waits;
+
+static part_waits waits_of(rg_gpu *gpu, const rg_gpu_part *p) {
+    part_waits w = {.n = 0};
+    if (p->wait_host) {
+        w.on[w.n] = gpu->host_timeline;
+        w.values[w.n++] = p->wait_host;
+    }
+    if (p->wait_transfer > gpu->transfer_awaited) {
+        gpu->transfer_awaited = p->wait_transfer;
+        w.on[w.n] = gpu->transfer_timeline;
+        w.values[w.n++] = p->wait_transfer;
+    }
+    return w;
+}
+
 rg_code rg_gpu_submit(rg_gpu *gpu, const rg_gpu_part *parts, uint32_t n, rg_status *st) {
-    static const VkPipelineStageFlags stage_mask = VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
+    static const VkPipelineStageFlags stage_masks[2] = {VK_PIPELINE_STAGE_ALL_COMMANDS_BIT,
+                                                        VK_PIPELINE_STAGE_ALL_COMMANDS_BIT};
     RG_ASSERT(n <= RG_GPU_LISTS_MAX);
-    if (gpu->lost) return rg_fail(st, RG_IO, "%s: the device was lost", gpu->info.name);
+    if (atomic_load(&gpu->lost))
+        return rg_fail(st, RG_IO, "%s: the device was lost", gpu->info.name);
     VkSubmitInfo submits[64];
     VkTimelineSemaphoreSubmitInfo values[64];
+    part_waits waits[64];
     for (uint32_t first = 0; first < n; first += RG_ARRAY_LEN(submits)) {
         uint32_t m = n - first < RG_ARRAY_LEN(submits) ? n - first : RG_ARRAY_LEN(submits);
         for (uint32_t i = 0; i < m; i++) {
             const rg_gpu_part *p = &parts[first + i];
+            waits[i] = waits_of(gpu, p);
             values[i] = (VkTimelineSemaphoreSubmitInfo){
                 .sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
-                .waitSemaphoreValueCount = p->wait_host ? 1 : 0,
-                .pWaitSemaphoreValues = &p->wait_host,
+                .waitSemaphoreValueCount = waits[i].n,
+                .pWaitSemaphoreValues = waits[i].values,
                 .signalSemaphoreValueCount = p->signal ? 1 : 0,
                 .pSignalSemaphoreValues = &p->signal};
             submits[i] = (VkSubmitInfo){.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
                                         .pNext = &values[i],
-                                        .waitSemaphoreCount = p->wait_host ? 1 : 0,
-                                        .pWaitSemaphores = &gpu->host_timeline,
-                                        .pWaitDstStageMask = &stage_mask,
+                                        .waitSemaphoreCount = waits[i].n,
+                                        .pWaitSemaphores = waits[i].on,
+                                        .pWaitDstStageMask = stage_masks,
                                         .commandBufferCount = 1,
                                         .pCommandBuffers = &p->list->buffer,
                                         .signalSemaphoreCount = p->signal ? 1 : 0,
                                         .pSignalSemaphores = &gpu->device_timeline};
         }
-        const VkResult r = gpu->instance.vk.QueueSubmit(gpu->queue, m, submits, VK_NULL_HANDLE);
+        const VkResult r = rg_vk_submit(gpu, gpu->queue, m, submits);
         if (r != VK_SUCCESS) return rg_vk_fail(gpu, r, "submission", st);
     }
     return RG_OK;
@@ -451,11 +511,11 @@ static bool polled(rg_gpu *gpu, uint64_t value) {
     return false;
 }
 
-rg_code rg_gpu_wait(rg_gpu *gpu, uint64_t value, uint64_t timeout_ns, rg_status *st) {
-    if (polled(gpu, value)) return RG_OK;
+rg_code rg_vk_wait(rg_gpu *gpu, VkSemaphore timeline, uint64_t value, uint64_t timeout_ns,
+                   rg_status *st) {
     const VkSemaphoreWaitInfo info = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO,
                                       .semaphoreCount = 1,
-                                      .pSemaphores = &gpu->device_timeline,
+                                      .pSemaphores = &timeline,
                                       .pValues = &value};
     const VkResult r = gpu->instance.vk.WaitSemaphores(gpu->device, &info, timeout_ns);
     if (r == VK_SUCCESS) return RG_OK;
@@ -466,8 +526,21 @@ rg_code rg_gpu_wait(rg_gpu *gpu, uint64_t value, uint64_t timeout_ns, rg_status 
     return rg_vk_fail(gpu, r, "wait", st);
 }
 
+rg_code rg_gpu_wait(rg_gpu *gpu, uint64_t value, uint64_t timeout_ns, rg_status *st) {
+    if (polled(gpu, value)) return RG_OK;
+    return rg_vk_wait(gpu, gpu->device_timeline, value, timeout_ns, st);
+}
+
+/* No other thread may hand anything over meanwhile. */
+void rg_gpu_drain(rg_gpu *gpu) {
+    pthread_mutex_lock(&gpu->queue_lock);
+    const VkResult r = gpu->instance.vk.DeviceWaitIdle(gpu->device);
+    pthread_mutex_unlock(&gpu->queue_lock);
+    if (r == VK_ERROR_DEVICE_LOST) atomic_store(&gpu->lost, true);
+}
+
 void rg_gpu_lose(rg_gpu *gpu) {
-    gpu->lost = true;
+    atomic_store(&gpu->lost, true);
 }
 
 rg_code rg_gpu_run(rg_gpu *gpu, rg_gpu_list *list, rg_status *st) {

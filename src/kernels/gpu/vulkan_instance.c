@@ -289,6 +289,8 @@ void rg_vk_describe(const rg_vk_instance *i, VkPhysicalDevice device, rg_gpu_inf
     out->usable = out->missing[0] == 0;
     out->dot = has_dot(&i->vk, device);
     out->matrix = has_matrix(i, device, out);
+    const rg_vk_queues queues = rg_vk_queues_of(&i->vk, device);
+    out->transfer = rg_vk_queues_apart(&queues);
     describe_memory(&i->vk, device, out);
 }
 

@@ -167,14 +167,14 @@ rg_code rg_gpu_plan_end(rg_gpu *gpu, rg_pool *pool, rg_status *st) {
 
 /* ---- lists ---------------------------------------------------------------------------------- */
 
-rg_code rg_gpu_list_create(rg_gpu_list **out, rg_gpu *gpu, rg_status *st) {
+rg_code rg_vk_list_create(rg_gpu_list **out, rg_gpu *gpu, uint32_t family, rg_status *st) {
     *out = NULL;
     const rg_vk *vk = &gpu->instance.vk;
     rg_gpu_list *list = rg_alloc(1, sizeof *list, st);
     if (!list) return RG_NOMEM;
     list->gpu = gpu;
     const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
-                                          .queueFamilyIndex = gpu->family};
+                                          .queueFamilyIndex = family};
     VkResult r = vk->CreateCommandPool(gpu->device, &pool, NULL, &list->pool);
     if (r == VK_SUCCESS) {
         const VkCommandBufferAllocateInfo info = {
@@ -190,6 +190,10 @@ rg_code rg_gpu_list_create(rg_gpu_list **out, rg_gpu *gpu, rg_status *st) {
     }
     *out = list;
     return RG_OK;
+}
+
+rg_code rg_gpu_list_create(rg_gpu_list **out, rg_gpu *gpu, rg_status *st) {
+    return rg_vk_list_create(out, gpu, gpu->queues.family, st);
 }
 
 void rg_gpu_list_destroy(rg_gpu_list *list) {
@@ -240,11 +244,16 @@ void rg_gpu_list_begin(rg_gpu_list *list, bool stamps) {
     list->first = (rg_status){0};
     list->bound = VK_NULL_HANDLE;
     list->n_dispatch = list->n_barrier = 0;
-    list->stamps = stamps && list->gpu->info.stamp_ns > 0.0 && open_stamps(list) == RG_OK;
+    list->stamps =
+        !list->transfer && stamps && list->gpu->info.stamp_ns > 0.0 && open_stamps(list) == RG_OK;
     VkResult r = vk->ResetCommandPool(list->gpu->device, list->pool, 0);
     if (r == VK_SUCCESS) r = vk->BeginCommandBuffer(list->buffer, &info);
     if (r != VK_SUCCESS) {
         rg_vk_fail(list->gpu, r, "recording", &list->first);
+        return;
+    }
+    if (list->transfer) {
+        rg_vk_transfer_begin(list, stamps);
         return;
     }
     if (list->stamps) vk->CmdResetQueryPool(list->buffer, list->queries, 0, list->query_cap);
@@ -362,7 +371,10 @@ rg_code rg_gpu_list_end(rg_gpu_list *list, rg_status *st) {
         if (st && st->code == RG_OK) *st = list->first;
         return list->first.code;
     }
-    show_host(list);
+    if (list->transfer)
+        rg_vk_transfer_end(list);
+    else
+        show_host(list);
     const VkResult r = list->gpu->instance.vk.EndCommandBuffer(list->buffer);
     return r == VK_SUCCESS ? RG_OK : rg_vk_fail(list->gpu, r, "recording", st);
 }
