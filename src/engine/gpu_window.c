@@ -655,7 +655,7 @@ static rg_code record_draft_rows(rg_seq *seq, uint32_t T, uint32_t pos0, rg_stat
     rg_gpu_rec_mixer(&r, layer);
     rg_gpu_rec_router(&r, layer, true);
     rg_gpu_rec_shared(&r, layer, rg_experts_next_router(core, layer));
-    rg_gpu_rec_phase(&r, layer, 0);
+    rg_gpu_rec_phase(&r, layer, 0, 0, 0);
     rg_gpu_rec_combine(&r, layer);
     record_end(&w, &r);
     rg_gpu_rec_head(&r, &core->w.mtp.head, &core->w.mtp.output, 0, 1, few_of(core, 2));
