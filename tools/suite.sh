@@ -30,7 +30,7 @@ clang)
     ;;
 asan)
     # The longest tests of a software device, which no sanitizer sees into: in `make soak`.
-    select=(-E '^gpu_(draft|drafts_matrix|shape)_test$')
+    select=(-E '^gpu_((arena|draft|drafts_matrix|shape)_test|arena_cli)$')
     ;;
 soak) ;; # the whole suite, the long forms included
 esac
