@@ -20,6 +20,7 @@
 #include "base/base.h"
 #include "kernels/kernels.h"
 #include "regolith.h"
+#include "support/gpu_here.h"
 #include "support/released.h"
 #include "support/tiny_model.h"
 
@@ -346,15 +347,6 @@ static void text_that_repeats(void **state) {
     static const subject of = {DEMO, NULL, false, 576, 7, 16};
     (void)state;
     whatever_is_drafted(&of, 3, 4, 3);
-}
-
-static bool gpu_here(void) {
-    rg_gpu_info info[RG_GPU_DEVICES_MAX];
-    uint32_t n = 0;
-    if (rg_gpu_enumerate(info, RG_GPU_DEVICES_MAX, &n, NULL) == RG_OK && n > 0 && info[0].usable)
-        return true;
-    fprintf(stderr, "skipped: no usable GPU\n");
-    return false;
 }
 
 int main(int argc, char **argv) {

@@ -1,12 +1,15 @@
 /* The arena of experts that stream, for a GPU. One of three:
  *
- *   mapped   memory of the device that the host sees too: reads land in the slots. Unified
- * machines, and cards whose whole memory can be mapped. staged   memory of the device that the host
- * need not see. Reads land in places of staging memory; as soon as one is complete, and its
- * checksum right, the thread that reaps queues its copy to the slot (rg_gpu_transfer_submit), on
- * the device's own queue for copies. The item counts as there: the list that reads it waits for the
- * transfers' timeline. A place is used again when its copy is done. host     memory of the host,
- * read across the bus at each use: a card that the arena does not fit.
+ * Mapped: memory of the device that the host sees too, reads land in the slots. Unified machines,
+ * and cards whose whole memory can be mapped.
+ *
+ * Staged: memory of the device that the host need not see. Reads land in places of staging memory;
+ * as soon as one is complete, and its checksum right, the thread that reaps queues its copy to the
+ * slot (rg_gpu_transfer_submit), on the device's own queue for copies. The item counts as there:
+ * the list that reads it waits for the transfers' timeline. A place is used again when its copy is
+ * done.
+ *
+ * Host: memory of the host, read across the bus at each use. A card that the arena does not fit.
  *
  * Who may write what, when. A place: the drive, from the start of a read to its end; then its copy
  * reads it, up to the copy's value of the transfers' timeline; both are one job of the scheduler

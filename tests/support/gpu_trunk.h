@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "engine/gpu_core.h"
+#include "support/gpu_here.h"
 #include "support/released.h"
 #include "support/tiny_model.h"
 
@@ -129,16 +130,6 @@ static inline rg_code one_token(rg_core *core, rg_seq *seq, const bench *b, uint
                                 rg_status *st) {
     const rg_logits_sink sink = {.row = keep, .user = s};
     return rg_core_eval(core, seq, b->ids, T, T, RG_WANT_LAST, &sink, NULL, st);
-}
-
-/* Whether there is a device; without one a test program returns 77. */
-static inline bool gpu_here(void) {
-    rg_gpu_info info[RG_GPU_DEVICES_MAX];
-    uint32_t n = 0;
-    if (rg_gpu_enumerate(info, RG_GPU_DEVICES_MAX, &n, NULL) == RG_OK && n > 0 && info[0].usable)
-        return true;
-    fprintf(stderr, "skipped: no usable GPU\n");
-    return false;
 }
 
 #endif
