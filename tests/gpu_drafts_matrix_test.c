@@ -21,6 +21,7 @@
 #include "kernels/kernels.h"
 #include "regolith.h"
 #include "support/gpu_here.h"
+#include "support/logits_hash.h"
 #include "support/released.h"
 #include "support/tiny_model.h"
 
@@ -90,11 +91,7 @@ static bool on_token(void *user, int32_t id) {
 static rg_code on_logits(void *user, uint32_t position, const float *logits, rg_status *st) {
     listener *l = user;
     (void)st;
-    for (uint32_t i = 0; i < l->n_vocab; i++) {
-        uint32_t bits;
-        memcpy(&bits, &logits[i], sizeof bits);
-        l->hash = (l->hash ^ bits ^ position) * 1099511628211u;
-    }
+    l->hash = hash_logits(l->hash, position, logits, l->n_vocab);
     return RG_OK;
 }
 

@@ -15,6 +15,7 @@
 
 #include "base/base.h"
 #include "regolith.h"
+#include "support/logits_hash.h"
 #include "support/tiny_model.h"
 
 #define N_CTX  200
@@ -74,11 +75,7 @@ static rg_code on_logits(void *user, uint32_t position, const float *logits, rg_
     listener *l = user;
     (void)st;
     assert_int_equal(l->n_logits++, l->n); /* before its token */
-    for (uint32_t i = 0; i < info.n_vocab; i++) {
-        uint32_t bits;
-        memcpy(&bits, &logits[i], sizeof bits);
-        l->hash = (l->hash ^ bits ^ position) * 1099511628211u;
-    }
+    l->hash = hash_logits(l->hash, position, logits, info.n_vocab);
     return RG_OK;
 }
 
