@@ -1,7 +1,7 @@
 /* Device memory: weights in chunks, scratch, what host and device tell each other, states of
  * sequences.
  */
-#include "engine/gpu_core.h"
+#include "engine/gpu_pass.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -364,6 +364,7 @@ void rg_gpu_core_destroy(rg_gpu_core *g) {
             rg_gpu_list_destroy(g->whole[i].lists[0]);
             rg_gpu_list_destroy(g->whole[i].lists[1]);
         }
+        rg_gpu_turns_destroy(g);
         rg_gpu_list_destroy(g->last);
         rg_gpu_list_destroy(g->head);
         rg_gpu_list_destroy(g->zero);
@@ -393,6 +394,7 @@ const char *rg_core_gpu_name(const rg_core *core) {
 void rg_gpu_forget(rg_gpu_core *g) {
     for (uint32_t i = 0; i <= RG_GPU_ROWS_MAX; i++)
         g->whole[i].key = 0;
+    rg_gpu_turns_forget(g);
 }
 
 void rg_core_gpu_switch(rg_core *core, uint32_t unfused, uint32_t slot_rows, bool stamps) {

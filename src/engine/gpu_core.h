@@ -62,10 +62,11 @@ typedef struct rg_gpu_whole {
 } rg_gpu_whole;
 
 #define RG_GPU_PROGRAMS_MAX 256u
-#define RG_GPU_STEPS        5u /* lists of a layer at most */
+#define RG_GPU_STEPS        6u /* lists of turns that are recorded anew, but for the last one */
 
 typedef struct rg_gpu_noted rg_gpu_noted;
 typedef struct rg_gpu_landing rg_gpu_landing; /* gpu_arena.c */
+typedef struct rg_gpu_turns rg_gpu_turns;     /* gpu_turns.c */
 
 struct rg_gpu_core {
     rg_core *core;
@@ -88,9 +89,10 @@ struct rg_gpu_core {
     rg_gpu_seen from;     /* host addresses */
     rg_gpu_seen out;      /* device addresses */
     rg_gpu_list *head, *zero, *settle, *rows;
-    rg_gpu_list *steps[RG_GPU_STEPS], *last; /* of turns */
+    rg_gpu_list *steps[RG_GPU_STEPS], *last; /* of turns that are recorded anew */
     /* Of windows whose experts are all in memory: of 1, 2, ... rows, then of more. */
     rg_gpu_whole whole[RG_GPU_ROWS_MAX + 1];
+    rg_gpu_turns *turns[RG_GPU_ROWS_MAX]; /* windows in turns, by rows; NULL: none yet */
     uint32_t n_head_rows; /* rows of the last window whose logits are there already */
     uint32_t head_few;    /* or of each of them so many of the best; 0: all */
     /* What the first rows of s.logits hold, all others being -inf; n = 0: all logits. */
