@@ -8,15 +8,11 @@
 #define CAP 128u
 
 /* Behind a prewarm the first windows record nothing more, whether blocks are selected or not. */
-static void prewarm(void **state) {
-    (void)state;
-    bench b = open_bench("c-f32.gguf", "c-f32", 90);
-    rg_core_options o = gpu_options(16);
-    o.gpu_prewarm = RG_GPU_PREWARM_ON;
-    rg_core *core = open_core(&b, &o);
+static void see_prewarm(const bench *b, const rg_core_options *o) {
+    rg_core *core = open_core(b, o);
     rg_seq *seq = NULL;
     rg_status st = {0};
-    sheet s = new_sheet(&b);
+    sheet s = new_sheet(b);
     if (rg_seq_create(&seq, core, &(rg_seq_options){.n_ctx = N_CTX}, &st) != RG_OK)
         fail_msg("%s", st.message);
     const uint32_t kernels = rg_gpu_kernels(core->gpu->gpu), windows = core->gpu->n_recorded;
@@ -24,14 +20,63 @@ static void prewarm(void **state) {
     assert_true(windows >= 2 * RG_GPU_ROWS_MAX);
     for (uint32_t T = 1; T <= RG_GPU_ROWS_MAX; T++) {
         rg_seq_reset(seq);
-        if (one_token(core, seq, &b, T, &s, &st) != RG_OK) fail_msg("%s", st.message);
+        if (one_token(core, seq, b, T, &s, &st) != RG_OK) fail_msg("%s", st.message);
     }
     assert_int_equal(core->gpu->n_recorded, windows);
     /* Up to where blocks are selected: wide windows are recorded each time, nothing is built. */
-    eval_on(core, seq, &b, 16, 6, &s);
+    eval_on(core, seq, b, 16, 6, &s);
     assert_int_equal(rg_gpu_kernels(core->gpu->gpu), kernels);
     assert_int_equal(rg_core_gpu_complaints(core), 0);
     rg_seq_destroy(seq);
+    rg_core_destroy(core);
+    rg_free(s.rows);
+}
+
+static void prewarm(void **state) {
+    (void)state;
+    bench b = open_bench("c-f32.gguf", "c-f32", 90);
+    rg_core_options o = gpu_options(16);
+    o.gpu_prewarm = RG_GPU_PREWARM_ON;
+    see_prewarm(&b, &o);
+    o.arena_bytes = arena_of(&b, b.model->hp.n_expert_used + 3);
+    see_prewarm(&b, &o); /* in turns */
+    close_bench(&b);
+}
+
+/* The lists of turns are recorded once for all windows of as many rows; what a window cannot know
+ * of another, a sequence, whether the host chooses, is asked for each time. */
+static void turns_are_kept(void **state) {
+    (void)state;
+    bench b = open_bench("a-mix.gguf", "a-mix", 9);
+    rg_core_options o = gpu_options(16);
+    o.arena_bytes = arena_of(&b, b.model->hp.n_expert_used + 3);
+    rg_core *core = open_core(&b, &o);
+    sheet s = new_sheet(&b);
+    rg_status st = {0};
+    rg_seq *seqs[2];
+    uint32_t before = 0;
+    for (uint32_t i = 0; i < 2; i++) {
+        if (rg_seq_create(&seqs[i], core, &(rg_seq_options){.n_ctx = N_CTX}, &st) != RG_OK)
+            fail_msg("%s", st.message);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        before = core->gpu->n_recorded;
+        for (uint32_t k = 0; k < 3; k++) {
+            rg_seq_reset(seqs[i]);
+            if (one_token(core, seqs[i], &b, 2, &s, &st) != RG_OK) fail_msg("%s", st.message);
+        }
+        assert_int_equal(core->gpu->n_recorded, before + 1);
+    }
+    if (rg_seq_moce_begin(seqs[1], 0.5F, 16, &st) != RG_OK) fail_msg("%s", st.message);
+    before = core->gpu->n_recorded;
+    for (uint32_t k = 0; k < 2; k++) {
+        rg_seq_reset(seqs[1]);
+        if (rg_seq_moce_begin(seqs[1], 0.5F, 16, &st) != RG_OK) fail_msg("%s", st.message);
+        if (one_token(core, seqs[1], &b, 2, &s, &st) != RG_OK) fail_msg("%s", st.message);
+    }
+    assert_int_equal(core->gpu->n_recorded, before + 1);
+    for (uint32_t i = 0; i < 2; i++)
+        rg_seq_destroy(seqs[i]);
     rg_core_destroy(core);
     rg_free(s.rows);
     close_bench(&b);
@@ -306,8 +351,9 @@ static void profile_rows(void **state) {
 int main(void) {
     if (!gpu_here()) return 77;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prewarm),      cmocka_unit_test(switches),  cmocka_unit_test(pairs),
-        cmocka_unit_test(profile_rows), cmocka_unit_test(few_alone),
+        cmocka_unit_test(prewarm),   cmocka_unit_test(switches),
+        cmocka_unit_test(pairs),     cmocka_unit_test(profile_rows),
+        cmocka_unit_test(few_alone), cmocka_unit_test(turns_are_kept),
     };
     return failed_or_leaked(cmocka_run_group_tests(tests, NULL, NULL));
 }
