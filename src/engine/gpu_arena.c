@@ -250,12 +250,17 @@ static rg_code open_arena(rg_gpu_core *g, rg_stream_options *o, rg_stream_landin
     return open_seen(g, o, host ? RG_GPU_READBACK : RG_GPU_DEVICE, st);
 }
 
+#define LOOK_NS    200000u
+#define LOOK_CORES 6 /* three look, and the host has work too */
+
 rg_code rg_gpu_core_arena(rg_gpu_core *g, rg_stream_options *o, rg_stream_landing *landing,
                           rg_status *st) {
     RG_TRY(check_aligned(o, st));
     const rg_code rc = open_arena(g, o, landing, st);
     if (rc != RG_OK) return rg_context(st, rc, "the arena");
     const bool ours = g->landing && g->landing->memory;
+    const bool idle = strcmp(rg_gpu_get_info(g->gpu)->kind, "software") != 0;
+    if (idle && !o->look_ns && rg_cpu_count() >= LOOK_CORES) o->look_ns = LOOK_NS;
     if (is_discrete(g)) {
         /* Memory that the driver mapped has no pages a drive could write to: a processor copies. */
         o->staged = !ours;

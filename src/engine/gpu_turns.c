@@ -58,12 +58,13 @@ typedef struct turns {
     const rg_gpu_pass *w;
     rg_gpu_turns *kept; /* NULL: lists are recorded anew */
     bool gated;
-    uint32_t end;      /* the layer behind the last one */
-    opened open;       /* the layer whose turn comes */
-    uint64_t last;     /* end of the window's last list; 0: not handed over */
-    uint64_t handed;   /* end of the last list that was handed over */
-    uint64_t gates;    /* the last value of the host's timeline that a list waits for */
-    uint64_t signaled; /* the last one that it got */
+    uint32_t end;    /* the layer behind the last one */
+    opened open;     /* the layer whose turn comes */
+    uint64_t last;   /* end of the window's last list; 0: not handed over */
+    uint64_t handed; /* end of the last list that was handed over */
+    /* Of the host's timeline: the first and the last value that lists wait for, which have no gaps;
+     * the last one that it got. */
+    uint64_t first_gate, gates, signaled;
     uint32_t n_recorded;
     rg_gpu_part parts[STEP_COUNT];
     uint32_t n_part;
@@ -242,7 +243,9 @@ void rg_gpu_turns_destroy(rg_gpu_core *g) {
 /* ---- handing over --------------------------------------------------------------------------- */
 
 static uint64_t new_gate(turns *t) {
-    return t->gates = rg_gpu_next_host(t->w->g->gpu);
+    t->gates = rg_gpu_next_host(t->w->g->gpu);
+    if (!t->first_gate) t->first_gate = t->gates;
+    return t->gates;
 }
 
 static rg_code open_gate(turns *t, uint64_t gate, rg_status *st) {
@@ -573,24 +576,28 @@ static rg_code begin(turns *t, uint32_t layer, rg_status *st) {
     return submit(t, st);
 }
 
-/* Lists that wait for the host run, without experts: what they make is thrown away. */
-static rg_code release(const turns *t, rg_status *st) {
+/* Lists that wait for the host run, without experts: what they make is thrown away. Gate by gate:
+ * validation layers lose count when one is passed over. */
+static rg_code release(turns *t, rg_status *st) {
     for (uint32_t i = 0; i < 2; i++)
         memset(t->w->g->to.grids[i], 0, 6 * sizeof(uint32_t));
-    return t->gates > t->signaled ? rg_gpu_signal(t->w->g->gpu, t->gates, st) : RG_OK;
+    if (!t->signaled) t->signaled = t->first_gate - 1;
+    while (t->gates > t->signaled)
+        RG_TRY(open_gate(t, t->signaled + 1, st));
+    return RG_OK;
 }
 
 /* Ends the window; also after a failure: what was handed over is done before its lists and slots
  * are used again. */
-static rg_code finish(const turns *t, bool failed, rg_status *st) {
+static rg_code finish(turns *t, bool failed, rg_status *st) {
     rg_gpu_core *g = t->w->g;
-    rg_code rc = failed ? release(t, st) : RG_OK;
-    if (failed) g->timed = 0;
-    if (rc == RG_OK && t->handed) rc = pass(t->w, t->handed, st);
-    if (rc != RG_OK) {
-        rg_gpu_drain(g->gpu);
-        return rc;
+    if (failed) {
+        g->timed = 0;
+        const rg_code rc = release(t, st);
+        rg_gpu_drain(g->gpu); /* also what was handed over before the first turn */
+        if (rc != RG_OK) return rc;
     }
+    if (t->handed) RG_TRY(pass(t->w, t->handed, st));
     for (uint32_t i = 0; i <= RG_GPU_STEPS; i++)
         add_times(g, i);
     return RG_OK;

@@ -62,7 +62,8 @@ typedef struct rg_io_config {
     uint64_t memory_bytes;
     uint64_t block_bytes; /* a destination never straddles a multiple of this (a slab) */
     uint32_t depth;
-    bool staged; /* pread: direct reads pass through memory of the readers */
+    uint64_t look_ns; /* rg_stream_options */
+    bool staged;      /* pread: direct reads pass through memory of the readers */
 } rg_io_config;
 
 /* *name gets a static text of what was set up. */

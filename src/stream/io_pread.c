@@ -5,6 +5,7 @@
  * Threads: `lock` guards both rings and `stop`. It is taken inside the scheduler's lock by submit
  * and alone by everyone else; nothing else is taken under it.
  */
+#include "base/look.h"
 #include "stream/io.h"
 
 #include <errno.h>
@@ -33,6 +34,10 @@ typedef struct pread_io {
     uint32_t op_head, n_op;
     rg_io_done *done; /* [depth] ring */
     uint32_t done_head, n_done;
+    /* For those who look without the lock: what n_op and n_done are, one reader at most. */
+    atomic_uint queued, answered;
+    bool looks;
+    uint64_t look_ns;
     uint32_t n_out; /* ops taken and not yet reaped */
     pthread_t threads[THREADS_MAX];
     reader_arg args[THREADS_MAX];
@@ -68,23 +73,43 @@ static int64_t read_once(const pread_io *p, const rg_io_op *op, uint8_t *stage) 
     return n < 0 ? -(int64_t)errno : (int64_t)n;
 }
 
+/* The lock is held. One reader looks for work, the others sleep. */
+static void await_work(pread_io *p) {
+    if (p->look_ns && !p->looks) {
+        p->looks = true;
+        pthread_mutex_unlock(&p->lock);
+        rg_look(&p->queued, p->look_ns);
+        pthread_mutex_lock(&p->lock);
+        p->looks = false;
+        if (p->n_op || p->stop) return;
+    }
+    pthread_cond_wait(&p->work, &p->lock);
+}
+
+static void note_counts(pread_io *p) {
+    atomic_store_explicit(&p->queued, p->n_op, memory_order_release);
+    atomic_store_explicit(&p->answered, p->n_done, memory_order_release);
+}
+
 static void *reader(void *arg) {
     const reader_arg *a = arg;
     pread_io *p = a->io;
     pthread_mutex_lock(&p->lock);
     for (;;) {
         while (p->n_op == 0 && !p->stop)
-            pthread_cond_wait(&p->work, &p->lock);
+            await_work(p);
         if (p->stop) break; /* what is queued is dropped: nobody reaps any more */
         const rg_io_op op = p->ops[p->op_head];
         p->op_head = (p->op_head + 1) % p->depth;
         p->n_op--;
+        note_counts(p);
         pthread_mutex_unlock(&p->lock);
         const int64_t result = read_once(p, &op, a->stage);
         pthread_mutex_lock(&p->lock);
         RG_ASSERT(p->n_done < p->depth);
         p->done[(p->done_head + p->n_done++) % p->depth] =
             (rg_io_done){.tag = op.tag, .result = result};
+        note_counts(p);
         pthread_cond_signal(&p->answer);
     }
     pthread_mutex_unlock(&p->lock);
@@ -101,6 +126,7 @@ static uint32_t pread_submit(rg_io *io, const rg_io_op *ops, uint32_t n) {
         pthread_cond_signal(&p->work);
     }
     RG_ASSERT(p->n_op <= p->depth);
+    note_counts(p);
     pthread_mutex_unlock(&p->lock);
     return taken;
 }
@@ -118,6 +144,7 @@ static uint32_t pread_reap(rg_io *io, rg_io_done *out, uint32_t max, uint64_t ti
     pread_io *p = self(io);
     const struct timespec until = later(timeout_ns);
     uint32_t n = 0;
+    rg_look(&p->answered, p->look_ns < timeout_ns ? p->look_ns : timeout_ns);
     pthread_mutex_lock(&p->lock);
     while (p->n_done == 0)
         if (pthread_cond_timedwait(&p->answer, &p->lock, &until) != 0) break;
@@ -128,6 +155,7 @@ static uint32_t pread_reap(rg_io *io, rg_io_done *out, uint32_t max, uint64_t ti
         RG_ASSERT(p->n_out > 0);
         p->n_out--;
     }
+    note_counts(p);
     pthread_mutex_unlock(&p->lock);
     return n;
 }
@@ -192,6 +220,7 @@ rg_code rg_io_pread_open(rg_io **out, const rg_io_config *config, const char **n
     p->base.vtable = &vtable;
     p->files = config->files;
     p->depth = config->depth;
+    p->look_ns = config->look_ns;
     const rg_code rc = set_up(p, config->staged, st);
     if (rc != RG_OK) {
         pread_close(&p->base);

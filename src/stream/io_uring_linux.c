@@ -23,6 +23,7 @@ typedef struct uring_io {
     const rg_io_files *files;
     char *memory;
     uint64_t buffer_bytes; /* each registered buffer but the last */
+    uint64_t look_ns;
     bool has_ring, fixed_files, fixed_buffers;
     char name[64];
 } uring_io;
@@ -77,6 +78,13 @@ static uint32_t uring_submit(rg_io *io, const rg_io_op *ops, uint32_t n) {
     return taken;
 }
 
+/* Until an answer is there or it is worth to sleep. */
+static void look(uring_io *u) {
+    const uint64_t begin = rg_now_ns();
+    while (io_uring_cq_ready(&u->ring) == 0 && rg_now_ns() - begin < u->look_ns)
+        continue;
+}
+
 static uint32_t uring_reap(rg_io *io, rg_io_done *out, uint32_t max, uint64_t timeout_ns) {
     uring_io *u = self(io);
     struct io_uring_cqe *cqe = NULL;
@@ -84,6 +92,7 @@ static uint32_t uring_reap(rg_io *io, rg_io_done *out, uint32_t max, uint64_t ti
                                    .tv_nsec = (int64_t)(timeout_ns % 1000000000u)};
     uint32_t n = 0;
     RG_ASSERT(max > 0);
+    if (u->look_ns) look(u);
     if (io_uring_wait_cqe_timeout(&u->ring, &cqe, &ts) != 0) return 0; /* late, or interrupted */
     while (n < max && io_uring_peek_cqe(&u->ring, &cqe) == 0) {
         out[n++] = (rg_io_done){.tag = cqe->user_data, .result = cqe->res};
@@ -168,6 +177,7 @@ rg_code rg_io_uring_open(rg_io **out, const rg_io_config *config, const char **n
     u->base.vtable = &vtable;
     u->files = config->files;
     u->memory = config->memory;
+    u->look_ns = config->look_ns;
     const rg_code rc = set_up(u, config, st);
     if (rc != RG_OK) {
         uring_close(&u->base);

@@ -34,6 +34,8 @@
  */
 #include "stream/sched.h"
 
+#include "base/look.h"
+
 #include <errno.h>
 #include <string.h>
 #include <xxhash.h>
@@ -67,6 +69,7 @@ static void list_push(rg_sched *s, uint32_t slot, uint32_t list, bool at_head) {
     else
         l->tail = slot;
     l->count++;
+    if (list == LIST_ARRIVED) atomic_store_explicit(&s->n_arrived, l->count, memory_order_release);
     if (list == LIST_BLOCKED && r->cls == RG_READ_URGENT) s->urgent_blocked++;
 }
 
@@ -84,6 +87,8 @@ static void list_remove(rg_sched *s, uint32_t slot) {
     else
         l->tail = r->prev;
     l->count--;
+    if (r->list == LIST_ARRIVED)
+        atomic_store_explicit(&s->n_arrived, l->count, memory_order_release);
     if (r->list == LIST_BLOCKED && r->cls == RG_READ_URGENT) s->urgent_blocked--;
     r->list = LIST_NONE;
 }
@@ -877,6 +882,11 @@ bool rg_sched_arrived(rg_sched *s) {
 bool rg_sched_wait(rg_sched *s, uint32_t *slot, rg_read_error *error) {
     rg_sched_lock(s);
     const uint64_t begin = now_ns(s);
+    if (s->cfg.threaded && s->cfg.look_ns && s->lists[LIST_ARRIVED].count == 0) {
+        rg_sched_unlock(s);
+        rg_look(&s->n_arrived, s->cfg.look_ns);
+        rg_sched_lock(s);
+    }
     while (s->lists[LIST_ARRIVED].count == 0) {
         if (s->cfg.threaded) {
             pthread_cond_wait(&s->arrival, &s->lock);

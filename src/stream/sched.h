@@ -3,6 +3,7 @@
 #define RG_STREAM_SCHED_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "stream/arena.h"
 #include "stream/io.h"
@@ -97,7 +98,7 @@ typedef struct rg_sched_config {
     const rg_items *items;
     rg_stream_meters *meters; /* physical counts; guarded by the lock */
     uint32_t depth, reserve, retries_max, read_bytes_max;
-    uint64_t stall_ns;
+    uint64_t stall_ns, look_ns;
     bool null_reads;
     bool threaded;                    /* an I/O thread reaps; else the waiting thread does */
     const rg_stream_landing *landing; /* NULL: reads go to the slots */
@@ -112,6 +113,7 @@ typedef struct rg_sched {
     pthread_cond_t arrival; /* the arrived list is not empty */
     pthread_t thread;
     bool has_lock, has_thread;
+    atomic_uint n_arrived; /* entries of the arrived list, for those who look without the lock */
     /* All below: the lock. */
     bool stop;
     bool decode;        /* the reserve for urgent reads is in force */

@@ -124,6 +124,7 @@ static rg_code open_device(rg_stream *s, const rg_stream_options *o, uint32_t de
                            .memory_bytes = s->arena.n_slab * s->arena.slab_bytes,
                            .block_bytes = s->arena.slab_bytes,
                            .depth = depth,
+                           .look_ns = o->look_ns,
                            .staged = o->staged};
     if (o->landing) {
         config.memory = s->landing.staging;
@@ -183,6 +184,7 @@ static rg_code build(rg_stream *s, const rg_stream_options *o, rg_status *st) {
         .retries_max = o->retries_max ? o->retries_max : RETRIES_DEFAULT,
         .read_bytes_max = o->read_bytes_max,
         .stall_ns = (uint64_t)stall_ms * NS_PER_MS,
+        .look_ns = o->look_ns,
         .null_reads = o->null_reads,
         .threaded = !o->io && !o->virtual_drive,
         .landing = o->landing ? &s->landing : NULL,

@@ -156,7 +156,10 @@ typedef struct rg_stream_options {
     /* No drive can write to `memory`, a processor can: reads by pread, direct ones through memory
      * of the readers. */
     bool staged;
-    uint32_t depth;          /* reads in flight; 0: 32 */
+    uint32_t depth; /* reads in flight; 0: 32 */
+    /* So long threads look for what they wait for before they sleep: that saves their waking, tens
+     * of microseconds a miss, for three busy cores while a device computes; 0: they sleep. */
+    uint64_t look_ns;
     uint32_t urgent_reserve; /* of them kept for urgent reads in decode; 0: a quarter of depth */
     uint32_t read_bytes_max; /* longer parts are split into reads of this size; 0: never split */
     uint32_t retries_max;    /* failed, empty or mis-summed reads are repeated this often; 0: 3 */
