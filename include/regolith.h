@@ -203,6 +203,8 @@ typedef struct rg_engine_meters {
     uint64_t retries, read_errors, evictions, waves;
     uint64_t major_faults;
     uint64_t draft_offered, draft_accepted;
+    /* Rows of logits that a GPU gave whole, and those of which it gave the best alone. */
+    uint64_t logit_rows_whole, logit_rows_best;
 } rg_engine_meters;
 RG_API void rg_engine_get_meters(const rg_engine *engine, rg_engine_meters *out);
 
@@ -561,6 +563,9 @@ typedef struct rg_batch_part {
      * it, n_more tokens at most. NULL, or a session without drafts: nothing is guessed. */
     rg_reply *reply;
     uint32_t n_more;
+    /* Picks look at so many of the best logits and at nothing else (rg_reply_best); 0: at all. A
+     * GPU then gives no more than it must. */
+    uint32_t n_best;
 } rg_batch_part;
 
 /* Appends ids[sum of n_ids], part after part, in one window: one read of an expert then serves all
@@ -599,6 +604,11 @@ typedef struct rg_reply_options {
     bool logprobs;  /* log probabilities under the model, before bias, penalties and masks */
     uint32_t n_top; /* and of the best alternatives, RG_SAMPLING_LOGPROBS_MAX at most */
 } rg_reply_options;
+
+/* How many of the best logits a reply's picks without a mask look at; 0: at all of them. */
+RG_API uint32_t rg_reply_best(const rg_reply *reply);
+/* Whether the session has the logits for a pick that looks at the n_best best; 0: at all. */
+RG_API bool rg_session_can_pick(const rg_session *session, uint32_t n_best);
 
 /* What a step chose. Pointers are borrowed until the next call on the reply. */
 typedef struct rg_reply_step {

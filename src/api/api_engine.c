@@ -310,6 +310,8 @@ static uint64_t sum(const uint64_t *x, size_t n) {
 }
 
 void rg_engine_get_meters(const rg_engine *e, rg_engine_meters *out) {
+    uint64_t rows_whole = 0, rows_best = 0;
+    rg_core_gpu_rows_given(e->core, &rows_whole, &rows_best);
     const rg_core_times t = rg_core_get_times(e->core);
     rg_stream_meters m = {0};
     if (rg_core_stream(e->core)) rg_stream_meters_get(rg_core_stream(e->core), &m);
@@ -350,7 +352,9 @@ void rg_engine_get_meters(const rg_engine *e, rg_engine_meters *out) {
         .waves = m.waves,
         .major_faults = rg_major_faults() - e->major_faults,
         .draft_offered = t.draft_offered,
-        .draft_accepted = t.draft_accepted};
+        .draft_accepted = t.draft_accepted,
+        .logit_rows_whole = rows_whole,
+        .logit_rows_best = rows_best};
 }
 
 size_t rg_engine_get_layer_meters(const rg_engine *e, rg_layer_meters *out, size_t cap) {

@@ -124,10 +124,11 @@ RG_MUST_CHECK rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const r
                                      const rg_core_options *opt, rg_status *st);
 void rg_core_destroy(rg_core *core);
 
-/* From here on rows of logits that a window gives need hold the n best logits alone, the lowest ids
- * among equals: others may be -INFINITY. 0: all are wanted, as in the beginning. A core on a GPU
- * takes it up for windows of up to 8 rows and n up to RG_FEW_MAX (the device finds them, nothing
- * else comes back), one with a two-stage head for windows of one row and n = 1. */
+/* From here on rows of logits that a window of one sequence gives need hold the n best logits
+ * alone, the lowest ids among equals: others may be -INFINITY. 0: all are wanted, as in the
+ * beginning. A core on a GPU takes it up for up to 8 rows at a time and n up to RG_FEW_MAX (the
+ * device finds them, nothing else comes back), one with a two-stage head for windows of one row and
+ * n = 1. Windows of several sequences say it part by part (batch.h). */
 void rg_core_want_few(rg_core *core, uint32_t n);
 /* What a row of logits that the core gave holds when the others stayed on the device; NULL: all are
  * there. Valid as long as the row. */
@@ -184,6 +185,9 @@ typedef rg_code rg_gpu_sweep_see(void *user, const rg_gpu_sweep_row *row, rg_sta
 RG_MUST_CHECK rg_code rg_core_gpu_sweep(rg_core *core, uint32_t ops, rg_gpu_sweep_see *see,
                                         void *user, rg_status *st);
 const char *rg_core_gpu_tiles_path(const rg_core *core); /* "" = nowhere */
+/* Rows of logits that came from the device whole, and those of which the best came alone, so far:
+ * drafts included, 0 without a GPU. */
+void rg_core_gpu_rows_given(const rg_core *core, uint64_t *whole, uint64_t *best);
 /* Dispatches and barriers of the last window. */
 void rg_core_gpu_counts(const rg_core *core, uint32_t *dispatches, uint32_t *barriers);
 /* Complaints of the validation layers so far; 0 without them. */

@@ -93,10 +93,12 @@ struct rg_gpu_core {
     rg_gpu_whole whole[RG_GPU_ROWS_MAX + 1];
     uint32_t n_head_rows; /* rows of the last window whose logits are there already */
     uint32_t head_few;    /* or of each of them so many of the best; 0: all */
-    /* What the first rows of s.logits hold, all others being -inf; n = 0: all logits. */
-    rg_few few[RG_GPU_ROWS_MAX];
-    uint32_t dispatches, barriers; /* of the last window */
-    uint32_t n_recorded;           /* windows recorded so far */
+    uint32_t head_whole;  /* bits: rows that are there whole beside the best */
+    /* What the rows of the core's s.logits hold, all others being -inf; n = 0: all logits. */
+    rg_few few[RG_HEAD_ROWS];
+    uint64_t rows_whole, rows_best; /* of logits that came from the device, so far */
+    uint32_t dispatches, barriers;  /* of the last window */
+    uint32_t n_recorded;            /* windows recorded so far */
     uint32_t timed; /* lists of a turn whose times are to be added: bit i steps[i], then `last` */
     rg_core_gpu_time times[RG_GPU_PROGRAMS_MAX];
     uint32_t n_time;
@@ -179,9 +181,10 @@ bool rg_gpu_window_settles(const rg_core *core, uint32_t T);
 /* Builds kernels and records windows of the sequence as its tokens will want them: of one row and
  * of whole chunks, or of every number of rows. */
 rg_code rg_gpu_prewarm_run(rg_seq *seq, bool all, rg_status *st);
-/* Records windows of T rows behind pos0, which builds their kernels. Longer ones than chunk or
+/* Records windows of T rows behind pos0 whose n_best best logits come back (0: all), which builds
+ * their kernels. Longer ones than chunk or
  * context are passed over. */
-rg_code rg_gpu_record_rows(rg_seq *seq, uint32_t T, uint32_t pos0, rg_status *st);
+rg_code rg_gpu_record_rows(rg_seq *seq, uint32_t T, uint32_t pos0, uint32_t n_best, rg_status *st);
 /* No recorded window is used again. */
 void rg_gpu_forget(rg_gpu_core *g);
 
@@ -208,8 +211,11 @@ rg_code rg_gpu_keep_pending(rg_seq *seq, uint32_t at, const float *rows, uint32_
 rg_code rg_gpu_drop_pending(rg_seq *seq, uint32_t n, rg_status *st);
 
 /* Logits of n residual rows of the last window, from `row` on, into the core's s.logits, from row
- * `to` on. */
-rg_code rg_gpu_head(rg_core *core, uint32_t row, uint32_t n, uint32_t to, rg_status *st);
+ * `to` on: the `few` best of them (of up to RG_GPU_ROWS_MAX rows), or all (0). */
+rg_code rg_gpu_head(rg_core *core, uint32_t row, uint32_t n, uint32_t to, uint32_t few,
+                    rg_status *st);
+/* The core's s.logits are gone. */
+void rg_gpu_forget_rows(rg_gpu_core *g);
 
 /* ---- recording ------------------------------------------------------------------------------- */
 
