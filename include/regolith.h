@@ -117,9 +117,10 @@ typedef struct rg_engine_options {
      * tokens stay the same. Not on a GPU. */
     bool two_stage_head;
 
-    /* Memory. ram_bytes is the whole budget: trunk, state, scratch and experts stay below it; 0 =
-     * what is free. Experts that do not fit stream from the drive through an arena. arena_bytes or
-     * arena_experts ask for an arena of that size; then experts stream even if all would fit. */
+    /* Memory. ram_bytes is the whole budget: trunk, state, scratch, staging and experts stay below
+     * it, those on a GPU included; 0 = what is free. Experts that do not fit stream from the drive
+     * through an arena. arena_bytes or arena_experts ask for an arena of that size; then experts
+     * stream even if all would fit. */
     uint64_t ram_bytes;
     uint64_t arena_bytes;
     uint32_t arena_experts;
@@ -164,10 +165,11 @@ typedef struct rg_engine_info {
     uint64_t budget_bytes, arena_bytes; /* arena 0: all experts are loaded */
     const char *io_backend;             /* "" when nothing streams */
     const char *gpu_arena; /* mapped, staged or host: as rg_gpu_arena; "" when none streams there */
-    const char *pack_path; /* "" when no pack is used; lives as long as the engine */
-    uint64_t expert_bytes; /* of the largest expert */
-    uint64_t file_bytes;   /* of all parts of the model file */
-    uint64_t n_weight;     /* elements of all its tensors */
+    uint64_t staging_bytes; /* of the host, that experts pass on their way to a staged arena */
+    const char *pack_path;  /* "" when no pack is used; lives as long as the engine */
+    uint64_t expert_bytes;  /* of the largest expert */
+    uint64_t file_bytes;    /* of all parts of the model file */
+    uint64_t n_weight;      /* elements of all its tensors */
     double load_ms;
 } rg_engine_info;
 

@@ -140,6 +140,11 @@ int rg_core_threads(const rg_core *core);
 const char *rg_core_gpu_name(const rg_core *core); /* "" = the CPU computes */
 /* How the experts that stream lie there: "mapped", "staged", "host"; "" when none do. Static. */
 const char *rg_core_gpu_arena(const rg_core *core);
+/* The same before there is a core, as far as it can be told: STAGED where there may be a staged
+ * one; AUTO without a device. `packed`: experts stream from a pack. */
+rg_gpu_arena rg_gpu_arena_likely(rg_gpu_arena wanted, int32_t device, bool packed);
+/* Memory of the host that experts pass on their way there, 0 but for a staged arena. */
+uint64_t rg_core_gpu_staging_bytes(const rg_core *core);
 /* The device's time for copies of a staged arena, ns; 0 where it cannot tell. */
 uint64_t rg_core_gpu_copy_ns(const rg_core *core);
 /* Device time of the kernels, one line for a program, its first constant (of products the type of

@@ -128,6 +128,11 @@ static rg_code take_staging(rg_gpu_landing *l, rg_status *st) {
     return rg_gpu_buffer_create(l->gpu, &l->staging, l->bytes, RG_GPU_STAGING, st);
 }
 
+uint64_t rg_gpu_staging_bytes(uint64_t slot_bytes_max, uint32_t depth) {
+    const uint64_t bytes = rg_stream_places(depth) * slot_bytes_max;
+    return (bytes + IMPORT_ALIGN - 1) / IMPORT_ALIGN * IMPORT_ALIGN;
+}
+
 static rg_code landing_create(rg_gpu_core *g, const rg_stream_options *o, rg_status *st) {
     rg_stream_layout layout;
     RG_TRY(rg_stream_layout_of(&layout, o->groups, o->n_group, st));
@@ -138,7 +143,7 @@ static rg_code landing_create(rg_gpu_core *g, const rg_stream_options *o, rg_sta
     l->arena = &g->arena;
     l->n_place = rg_stream_places(o->depth);
     l->place_bytes = (size_t)layout.slot_bytes_max;
-    l->bytes = (l->n_place * l->place_bytes + IMPORT_ALIGN - 1) / IMPORT_ALIGN * IMPORT_ALIGN;
+    l->bytes = (size_t)rg_gpu_staging_bytes(l->place_bytes, o->depth);
     if (pthread_mutex_init(&l->lock, NULL) != 0)
         return rg_fail(st, RG_NOMEM, "cannot make the lock of the copies");
     l->has_lock = true;
@@ -180,8 +185,8 @@ static rg_code check_aligned(const rg_stream_options *o, rg_status *st) {
     return RG_OK;
 }
 
-static bool is_discrete(const rg_gpu_core *g) {
-    return strcmp(rg_gpu_get_info(g->gpu)->kind, "discrete") == 0;
+static bool is_discrete(const rg_gpu_info *info) {
+    return strcmp(info->kind, "discrete") == 0;
 }
 
 /* Beside what is there already, with room for the states of sequences and for others. */
@@ -190,13 +195,29 @@ static bool fits_device(const rg_gpu_core *g, uint64_t bytes) {
     return rg_gpu_bytes(g->gpu) + bytes <= all - all / ROOM_PART;
 }
 
-/* Checksums read what was read: slow from memory of a card, so that packs are staged. */
+/* Without regard to sizes. Checksums read what was read: slow from memory of a card, so that packs
+ * are staged. */
+static rg_gpu_arena choose_for(const rg_gpu_info *info, rg_gpu_arena wanted, bool packed) {
+    if (wanted != RG_GPU_ARENA_AUTO) return wanted;
+    const bool mapped = info->mappable && !(is_discrete(info) && packed);
+    return mapped ? RG_GPU_ARENA_MAPPED : RG_GPU_ARENA_STAGED;
+}
+
 static rg_gpu_arena choose(const rg_gpu_core *g, uint64_t bytes) {
     const rg_core_options *opt = &g->core->opt;
-    if (opt->gpu_arena != RG_GPU_ARENA_AUTO) return opt->gpu_arena;
-    if (rg_gpu_get_info(g->gpu)->mappable && !(is_discrete(g) && opt->pack))
-        return RG_GPU_ARENA_MAPPED;
-    return fits_device(g, bytes) ? RG_GPU_ARENA_STAGED : RG_GPU_ARENA_HOST;
+    const rg_gpu_arena is = choose_for(rg_gpu_get_info(g->gpu), opt->gpu_arena, opt->pack != NULL);
+    const bool asked = opt->gpu_arena != RG_GPU_ARENA_AUTO;
+    if (is != RG_GPU_ARENA_STAGED || asked || fits_device(g, bytes)) return is;
+    return RG_GPU_ARENA_HOST;
+}
+
+rg_gpu_arena rg_gpu_arena_likely(rg_gpu_arena wanted, int32_t device, bool packed) {
+    rg_gpu_info info[RG_GPU_DEVICES_MAX];
+    uint32_t n = 0;
+    rg_status why = {0}; /* whoever opens the device says it */
+    if (rg_gpu_enumerate(info, RG_GPU_DEVICES_MAX, &n, &why) != RG_OK) return RG_GPU_ARENA_AUTO;
+    const uint32_t at = rg_gpu_choose(info, n, device);
+    return at < n ? choose_for(&info[at], wanted, packed) : RG_GPU_ARENA_AUTO;
 }
 
 static size_t to_aligned(uint64_t at) {
@@ -256,7 +277,7 @@ rg_code rg_gpu_core_arena(rg_gpu_core *g, rg_stream_options *o, rg_stream_landin
     const rg_code rc = open_arena(g, o, landing, st);
     if (rc != RG_OK) return rg_context(st, rc, "the arena");
     const bool ours = g->landing && g->landing->memory;
-    if (is_discrete(g)) {
+    if (is_discrete(rg_gpu_get_info(g->gpu))) {
         /* Memory that the driver mapped has no pages a drive could write to: a processor copies. */
         o->staged = !ours;
         if (o->direct == RG_DIRECT_AUTO && experts_bytes(o) < rg_mem_available_bytes() / 4 * 3)
@@ -283,6 +304,10 @@ rg_gpu_ptr rg_gpu_expert_at(const rg_gpu_core *g, const void *bytes) {
 const char *rg_core_gpu_arena(const rg_core *core) {
     static const char *const names[RG_GPU_ARENA_COUNT] = {"", "mapped", "staged", "host"};
     return core->gpu ? names[core->gpu->arena_is] : "";
+}
+
+uint64_t rg_core_gpu_staging_bytes(const rg_core *core) {
+    return core->gpu && core->gpu->landing ? core->gpu->landing->bytes : 0;
 }
 
 uint64_t rg_core_gpu_copy_ns(const rg_core *core) {

@@ -158,6 +158,8 @@ void rg_gpu_core_destroy(rg_gpu_core *g);
  * o->landing points to, if it does. */
 rg_code rg_gpu_core_arena(rg_gpu_core *g, rg_stream_options *o, rg_stream_landing *landing,
                           rg_status *st);
+/* Bytes of the host that a staged arena takes for experts of up to slot_bytes_max on their way. */
+uint64_t rg_gpu_staging_bytes(uint64_t slot_bytes_max, uint32_t depth);
 /* The stream is gone. */
 void rg_gpu_arena_close(rg_gpu_core *g);
 /* Where an expert's bytes lie on the device, of rg_experts_at. */

@@ -11,6 +11,11 @@ rg_code rg_gpu_enumerate(rg_gpu_info *out, uint32_t cap, uint32_t *n, rg_status 
     *n = 0;
     return RG_OK;
 }
+uint32_t rg_gpu_choose(const rg_gpu_info *info, uint32_t n, int32_t wanted) {
+    (void)info;
+    (void)wanted;
+    return n;
+}
 
 rg_code rg_gpu_open(rg_gpu **out, const rg_gpu_options *opt, rg_status *st) {
     (void)opt;
