@@ -3,6 +3,8 @@
  */
 #include "support/gpu_trunk.h"
 
+#include <math.h>
+
 #define PARTS    4u
 #define TEXT     60u
 #define ROWS_MAX 32u
@@ -12,13 +14,13 @@ typedef struct part {
     bool open;
 } part;
 
-typedef struct round {
+typedef struct shared {
     const char *what;
     part parts[PARTS];
-} round;
+} shared;
 
 /* Up to 8 rows are one list, of more each run of neighbours is one of its own. */
-static const round rounds[] = {
+static const shared windows[] = {
     {"prompts", {{7, 1, false}, {9, 5, false}, {5, 0, false}, {6, RG_FEW_MAX, false}}},
     {"one each", {{1, 1, false}, {1, 5, false}, {1, 0, false}, {1, 2, false}}},
     {"all whole", {{1, 0, false}, {1, 0, false}, {1, 0, false}, {1, 0, false}}},
@@ -27,7 +29,8 @@ static const round rounds[] = {
     {"beside a prompt", {{1, 3, false}, {1, 1, false}, {1, 0, false}, {9, 2, false}}},
     {"whole beside a prompt", {{1, 0, false}, {1, 0, false}, {1, 1, false}, {9, 0, false}}},
     {"open", {{3, 2, true}, {2, 0, true}, {1, 0, false}, {1, 4, false}}},
-    {"open beside a prompt", {{4, 1, true}, {3, 0, true}, {2, 7, true}, {6, 1, false}}},
+    {"open, and scratch goes", {{4, 1, true}, {3, 0, true}, {2, 7, true}, {9, 1, false}}},
+    {"open again", {{3, 2, true}, {1, 1, false}, {1, 0, false}, {1, 4, false}}},
 };
 
 typedef struct setup {
@@ -78,6 +81,16 @@ static void expect_list(const setup *s, const rg_few *few, uint32_t position, ui
     }
 }
 
+/* The row has nothing else. */
+static void expect_alone(const setup *s, const rg_few *few, const float *logits) {
+    uint32_t finite = 0;
+    for (size_t i = 0; i < s->truth.n_vocab; i++)
+        finite += isfinite(logits[i]) ? 1 : 0;
+    assert_int_equal(finite, few->n);
+    for (uint32_t i = 0; i < few->n; i++)
+        assert_true(same_bits(logits[few->ids[i]], few->logits[i]));
+}
+
 static void expect_whole(const setup *s, float *logits, uint32_t position, const char *what) {
     const sheet got = {logits, s->truth.n_vocab};
     const sheet want = {s->truth.rows + position * s->truth.n_vocab, s->truth.n_vocab};
@@ -88,7 +101,7 @@ static bool wants_list(const part *p) {
     return p->n_best && p->n_best <= RG_FEW_MAX;
 }
 
-static void check_open(const setup *s, const round *r, const float *logits) {
+static void check_open(const setup *s, const shared *r, const float *logits) {
     for (uint32_t i = 0; i < PARTS; i++) {
         const part *p = &r->parts[i];
         for (uint32_t k = 0; p->open && k < p->n; k++, logits += s->truth.n_vocab) {
@@ -99,6 +112,7 @@ static void check_open(const setup *s, const round *r, const float *logits) {
             assert_int_equal(few != NULL, wants_list(p));
             if (few) {
                 expect_list(s, few, position, p->n_best);
+                expect_alone(s, few, logits);
             } else {
                 expect_whole(s, copy.rows, position, r->what);
             }
@@ -107,7 +121,7 @@ static void check_open(const setup *s, const round *r, const float *logits) {
     }
 }
 
-static void accept(const setup *s, const round *r, const int32_t *ids) {
+static void accept(const setup *s, const shared *r, const int32_t *ids) {
     rg_verify kept[PARTS];
     rg_status st = {0};
     uint32_t n = 0;
@@ -119,7 +133,7 @@ static void accept(const setup *s, const round *r, const int32_t *ids) {
 }
 
 /* Rows that came whole and those that did not, counted by the core. */
-static void expect_counts(const setup *s, const round *r, const uint64_t before[2]) {
+static void expect_counts(const setup *s, const shared *r, const uint64_t before[2]) {
     uint64_t want[2] = {before[0], before[1]}, got[2];
     for (uint32_t i = 0; i < PARTS; i++) {
         const part *p = &r->parts[i];
@@ -130,7 +144,7 @@ static void expect_counts(const setup *s, const round *r, const uint64_t before[
     assert_int_equal(got[1], want[1]);
 }
 
-static void play(const setup *s, const round *r) {
+static void play(const setup *s, const shared *r) {
     rg_batch_rows parts[PARTS];
     rg_few best[PARTS];
     int32_t ids[ROWS_MAX];
@@ -171,8 +185,8 @@ static void rows_as_they_are_wanted(void **state) {
     (void)state;
     for (int streamed = 0; streamed < 2; streamed++) {
         setup s = open_setup(streamed ? 9 : 0);
-        for (size_t i = 0; i < RG_ARRAY_LEN(rounds); i++)
-            play(&s, &rounds[i]);
+        for (size_t i = 0; i < RG_ARRAY_LEN(windows); i++)
+            play(&s, &windows[i]);
         close_setup(&s);
     }
 }
