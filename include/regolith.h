@@ -238,6 +238,9 @@ typedef struct rg_kernel_meter {
     uint64_t busy_ns;          /* of all threads together */
     uint64_t bytes;            /* that must be read and written at least; 0 = not stated */
     uint64_t ops;              /* multiply-adds; 0 = not stated */
+    /* Copies of experts into a GPU's arena: they run beside the others, their time is not a part of
+     * the sum. No row where the device's queue for copies has no time stamps. */
+    bool beside;
 } rg_kernel_meter;
 /* Fills the first `cap`, in the order of the model, and returns how many there are; 0 also when no
  * memory is left for it. */

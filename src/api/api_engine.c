@@ -401,7 +401,8 @@ size_t rg_engine_get_kernel_meters(const rg_engine *e, rg_kernel_meter *out, siz
                                    .ns = t[i].ns,
                                    .busy_ns = t[i].busy_ns,
                                    .bytes = t[i].bytes,
-                                   .ops = t[i].ops};
+                                   .ops = t[i].ops,
+                                   .beside = t[i].beside};
     }
     rg_free(t);
     return n;

@@ -255,6 +255,7 @@ typedef struct rg_kernel_time {
     uint64_t busy_ns;          /* of all threads together */
     uint64_t bytes;            /* that must be read and written at least; 0 = not stated */
     uint64_t ops;              /* multiply-adds; 0 = not stated */
+    bool beside;               /* it ran beside the others: not a part of their sum */
 } rg_kernel_time;
 /* Fills the first `cap` that were called, in the order of the model, and returns how many there
  * are: none while nothing is timed. */

@@ -48,8 +48,9 @@ struct rg_gpu_landing {
     uint64_t ticket;     /* of the last copy */
     bool has_lock;
     pthread_mutex_t lock;
-    uint64_t *running; /* [n_place] ticket of a copy whose time is not in the sums yet, or 0 */
-    uint64_t copies, ns;
+    uint64_t *running; /* [n_place] ticket of a copy that is not in the sums yet, or 0 */
+    uint64_t *moved;   /* [n_place] its bytes */
+    rg_gpu_copies sums;
 };
 
 /* ---- copies --------------------------------------------------------------------------------- */
@@ -58,8 +59,9 @@ struct rg_gpu_landing {
 static void add_time(rg_gpu_landing *l, uint32_t place) {
     if (!l->running[place]) return;
     l->running[place] = 0;
-    l->copies++;
-    l->ns += rg_gpu_transfer_ns(l->lists[place]);
+    l->sums.count++;
+    l->sums.bytes += l->moved[place];
+    l->sums.ns += rg_gpu_transfer_ns(l->lists[place]);
 }
 
 static rg_code copy(void *user, uint32_t place, uint64_t offset, uint64_t bytes, uint64_t *ticket,
@@ -76,6 +78,7 @@ static rg_code copy(void *user, uint32_t place, uint64_t offset, uint64_t bytes,
     rg_code rc = rg_gpu_list_end(list, st);
     if (rc == RG_OK) rc = rg_gpu_transfer_submit(l->gpu, list, ticket, st);
     if (rc == RG_OK) l->running[place] = l->ticket = *ticket;
+    l->moved[place] = bytes;
     pthread_mutex_unlock(&l->lock);
     return rc;
 }
@@ -85,18 +88,17 @@ static uint64_t done(void *user) {
     return rg_gpu_transfer_passed(l->gpu);
 }
 
-void rg_gpu_landing_times(const rg_gpu_core *g, uint64_t *copies, uint64_t *ns) {
+rg_gpu_copies rg_gpu_landing_copies(const rg_gpu_core *g) {
     rg_gpu_landing *l = g->landing;
-    *copies = *ns = 0;
-    if (!l) return;
+    if (!l) return (rg_gpu_copies){0};
     const uint64_t passed = rg_gpu_transfer_passed(l->gpu);
     pthread_mutex_lock(&l->lock);
     for (uint32_t i = 0; i < l->n_place && passed < UINT64_MAX; i++) {
         if (l->running[i] <= passed) add_time(l, i);
     }
-    *copies = l->copies;
-    *ns = l->ns;
+    const rg_gpu_copies sums = l->sums;
     pthread_mutex_unlock(&l->lock);
+    return sums;
 }
 
 /* ---- staging -------------------------------------------------------------------------------- */
@@ -114,6 +116,7 @@ static void landing_destroy(rg_gpu_landing *l) {
     if (l->has_lock) pthread_mutex_destroy(&l->lock);
     rg_free(l->lists);
     rg_free(l->running);
+    rg_free(l->moved);
     rg_free(l);
 }
 
@@ -149,7 +152,8 @@ static rg_code landing_create(rg_gpu_core *g, const rg_stream_options *o, rg_sta
     l->has_lock = true;
     l->lists = rg_alloc(l->n_place, sizeof *l->lists, st);
     l->running = rg_alloc(l->n_place, sizeof *l->running, st);
-    if (!l->lists || !l->running) return RG_NOMEM;
+    l->moved = rg_alloc(l->n_place, sizeof *l->moved, st);
+    if (!l->lists || !l->running || !l->moved) return RG_NOMEM;
     for (uint32_t i = 0; i < l->n_place; i++)
         RG_TRY(rg_gpu_transfer_create(&l->lists[i], g->gpu, st));
     const rg_code rc = take_staging(l, st);
@@ -311,7 +315,5 @@ uint64_t rg_core_gpu_staging_bytes(const rg_core *core) {
 }
 
 uint64_t rg_core_gpu_copy_ns(const rg_core *core) {
-    uint64_t copies = 0, ns = 0;
-    if (core->gpu) rg_gpu_landing_times(core->gpu, &copies, &ns);
-    return ns;
+    return core->gpu ? rg_gpu_landing_copies(core->gpu).ns : 0;
 }

@@ -67,6 +67,13 @@ typedef struct rg_gpu_whole {
 typedef struct rg_gpu_noted rg_gpu_noted;
 typedef struct rg_gpu_landing rg_gpu_landing; /* gpu_arena.c */
 
+/* Copies from staging to slots that are done, and the device's time for them: they run beside its
+ * kernels. */
+typedef struct rg_gpu_copies {
+    uint64_t count, bytes;
+    uint64_t ns; /* 0 where the device cannot tell */
+} rg_gpu_copies;
+
 struct rg_gpu_core {
     rg_core *core;
     rg_gpu *gpu;
@@ -107,6 +114,7 @@ struct rg_gpu_core {
     uint32_t n_shaped;   /* products recorded with a measured shape */
     rg_gpu_noted *noted; /* NULL: no sweep */
     uint64_t windows_ns, n_window; /* the host's time for windows and heads, since the sums began */
+    rg_gpu_copies copies;          /* that were done when the sums began */
 };
 
 /* Products that a sweep is to measure: one of each key, and the weights of a few of them, so that
@@ -164,9 +172,7 @@ uint64_t rg_gpu_staging_bytes(uint64_t slot_bytes_max, uint32_t depth);
 void rg_gpu_arena_close(rg_gpu_core *g);
 /* Where an expert's bytes lie on the device, of rg_experts_at. */
 rg_gpu_ptr rg_gpu_expert_at(const rg_gpu_core *g, const void *bytes);
-/* Copies from staging to slots that are done, and the device's time for them; 0 where it cannot
- * tell. */
-void rg_gpu_landing_times(const rg_gpu_core *g, uint64_t *copies, uint64_t *ns);
+rg_gpu_copies rg_gpu_landing_copies(const rg_gpu_core *g);
 /* Where a host address of the weights or of the arena lies on the device. */
 rg_gpu_ptr rg_gpu_core_at(const rg_gpu_core *g, const void *host);
 

@@ -233,5 +233,6 @@ RG_MUST_CHECK rg_code rg_gpu_transfer_wait(rg_gpu *gpu, uint64_t value, uint64_t
                                            rg_status *st);
 /* The device's time for a list that is done; 0: not known. */
 uint64_t rg_gpu_transfer_ns(const rg_gpu_list *list);
+bool rg_gpu_transfer_timed(const rg_gpu *gpu); /* whether its queue has time stamps */
 
 #endif

@@ -220,6 +220,10 @@ uint64_t rg_gpu_transfer_ns(const rg_gpu_list *list) {
     (void)list;
     return 0;
 }
+bool rg_gpu_transfer_timed(const rg_gpu *gpu) {
+    (void)gpu;
+    return false;
+}
 void rg_gpu_drain(rg_gpu *gpu) {
     (void)gpu;
 }
