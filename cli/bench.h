@@ -37,7 +37,9 @@
     X(ARENA_PEAK_BYTES, "arena_peak_bytes")                                                        \
     X(RSS_PEAK_BYTES, "rss_peak_bytes")                                                            \
     X(DRAFT_ACCEPTED, "draft_accepted")                                                            \
-    X(DRAFT_OFFERED, "draft_offered")
+    X(DRAFT_OFFERED, "draft_offered")                                                              \
+    X(LOGIT_ROWS_WHOLE, "logit_rows_whole")                                                        \
+    X(LOGIT_ROWS_BEST, "logit_rows_best")
 typedef enum bench_key {
 #define BENCH_ENUM(name, text) BENCH_##name,
     BENCH_KEYS(BENCH_ENUM)

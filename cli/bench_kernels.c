@@ -125,7 +125,7 @@ static int by_time(const void *a, const void *b) {
 static double kernels_ms(const kernel_job *job, const kernel_phase *phase) {
     uint64_t ns = 0;
     for (size_t i = 0; i < phase->n_row; i++)
-        ns += phase->rows[i].ns;
+        ns += phase->rows[i].beside ? 0 : phase->rows[i].ns;
     return (double)ns * 1e-6 / job->base.opt->reps;
 }
 
@@ -173,11 +173,15 @@ static void print_phase(const kernel_job *job, const kernel_phase *phase) {
            100 * (share_of(phase->timed_ms, phase->plain_ms) - 1));
     printf("%-22s %-18s %-8s %10s %6s %9s %9s %6s %9s %6s %6s\n", "part", "kernel", "type",
            "ms/token", "time %", "calls/tok", "GB/s", "read %", "GMAC/s", "int8 %", "busy %");
-    for (size_t i = 0; i < phase->n_row; i++)
-        print_row(job, phase, &phase->rows[i]);
+    for (size_t i = 0; i < phase->n_row; i++) {
+        if (!phase->rows[i].beside) print_row(job, phase, &phase->rows[i]);
+    }
     printf("%-22s %-18s %-8s %10.4f %6.2f\n", "outside the windows", "-", "-",
            (phase->timed_ms - in_kernels) / n,
            100 * share_of(phase->timed_ms - in_kernels, phase->timed_ms));
+    for (size_t i = 0; i < phase->n_row; i++) {
+        if (phase->rows[i].beside) print_row(job, phase, &phase->rows[i]);
+    }
 }
 
 static void print_table(const kernel_job *job) {
@@ -207,13 +211,16 @@ static json_t *row_json(const kernel_job *job, const rg_kernel_meter *r) {
 
 /* NULL when memory is out. */
 static json_t *phase_json(const kernel_job *job, const kernel_phase *phase) {
-    json_t *list = json_array();
-    bool failed = !list;
-    for (size_t i = 0; i < phase->n_row; i++)
-        failed = json_array_append_new(list, row_json(job, &phase->rows[i])) != 0 || failed;
-    json_t *o = json_pack("{s:i, s:f, s:f, s:f, s:o}", "tokens", (int)phase->n_token, "wall_ms",
-                          phase->timed_ms, "untimed_ms", phase->plain_ms, "accounted_share",
-                          share_of(kernels_ms(job, phase), phase->timed_ms), "kernels", list);
+    json_t *list = json_array(), *beside = json_array();
+    bool failed = !list || !beside;
+    for (size_t i = 0; i < phase->n_row; i++) {
+        json_t *to = phase->rows[i].beside ? beside : list;
+        failed = json_array_append_new(to, row_json(job, &phase->rows[i])) != 0 || failed;
+    }
+    json_t *o = json_pack("{s:i, s:f, s:f, s:f, s:o, s:o}", "tokens", (int)phase->n_token,
+                          "wall_ms", phase->timed_ms, "untimed_ms", phase->plain_ms,
+                          "accounted_share", share_of(kernels_ms(job, phase), phase->timed_ms),
+                          "kernels", list, "beside", beside);
     if (!failed) return o;
     json_decref(o);
     return NULL;
@@ -248,6 +255,14 @@ static void warn(const kernel_job *job, const kernel_phase *phase) {
             100 * rest, phase->name);
 }
 
+static void warn_of_copies(const kernel_job *job) {
+    rg_engine_meters m;
+    rg_engine_get_meters(job->engine, &m);
+    if (!m.copied_bytes || m.copy_ms > 0) return;
+    fprintf(stderr, "regolith: warning: copies into the arena have no row: the device's queue for "
+                    "them has no time stamps\n");
+}
+
 int bench_kernels(const cli_options *opt) {
     rg_status st = {0};
     kernel_job *job = rg_alloc(1, sizeof *job, &st);
@@ -265,6 +280,7 @@ int bench_kernels(const cli_options *opt) {
         qsort(job->decode.rows, job->decode.n_row, sizeof *job->decode.rows, by_time);
         warn(job, &job->prefill);
         warn(job, &job->decode);
+        warn_of_copies(job);
         if (opt->json) {
             code = print_json(job);
         } else {

@@ -161,6 +161,7 @@ static void put_arm(writer *w, json_t *o, const bench_job *job, size_t a) {
     put(w, o, "chunk", json_integer(arm->info.chunk));
     put(w, o, "weight_bytes", json_integer((json_int_t)arm->info.weight_bytes));
     put(w, o, "arena_bytes", json_integer((json_int_t)arm->info.arena_bytes));
+    put(w, o, "staging_bytes", json_integer((json_int_t)arm->info.staging_bytes));
     put(w, o, "load_ms", json_real(arm->info.load_ms));
 }
 

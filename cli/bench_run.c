@@ -54,6 +54,8 @@ static void figures_of(const moment *a, const moment *b, double ceiling_gb_s, do
     v[BENCH_RSS_PEAK_BYTES] = (double)y->rss_peak_bytes;
     v[BENCH_DRAFT_ACCEPTED] = (double)(y->draft_accepted - x->draft_accepted);
     v[BENCH_DRAFT_OFFERED] = (double)(y->draft_offered - x->draft_offered);
+    v[BENCH_LOGIT_ROWS_WHOLE] = (double)(y->logit_rows_whole - x->logit_rows_whole);
+    v[BENCH_LOGIT_ROWS_BEST] = (double)(y->logit_rows_best - x->logit_rows_best);
 }
 
 /* Speeds and the time to the first token go to the phase they belong to, and to the whole. */

@@ -82,7 +82,8 @@ static rg_code open_arm(bench_job *job, bench_arm *arm, rg_status *st) {
 static bool all_fit(const bench_job *job) {
     if (job->n_arm == 1) return true;
     const rg_engine_info *info = &job->arms[0].info;
-    const uint64_t one = info->weight_bytes + info->arena_bytes + info->scratch_bytes;
+    const uint64_t one =
+        info->weight_bytes + info->arena_bytes + info->staging_bytes + info->scratch_bytes;
     return job->n_arm * one < rg_mem_available_bytes() / 4;
 }
 

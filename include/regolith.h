@@ -117,9 +117,10 @@ typedef struct rg_engine_options {
      * tokens stay the same. Not on a GPU. */
     bool two_stage_head;
 
-    /* Memory. ram_bytes is the whole budget: trunk, state, scratch and experts stay below it; 0 =
-     * what is free. Experts that do not fit stream from the drive through an arena. arena_bytes or
-     * arena_experts ask for an arena of that size; then experts stream even if all would fit. */
+    /* Memory. ram_bytes is the whole budget: trunk, state, scratch, staging and experts stay below
+     * it, those on a GPU included; 0 = what is free. Experts that do not fit stream from the drive
+     * through an arena. arena_bytes or arena_experts ask for an arena of that size; then experts
+     * stream even if all would fit. */
     uint64_t ram_bytes;
     uint64_t arena_bytes;
     uint32_t arena_experts;
@@ -164,10 +165,11 @@ typedef struct rg_engine_info {
     uint64_t budget_bytes, arena_bytes; /* arena 0: all experts are loaded */
     const char *io_backend;             /* "" when nothing streams */
     const char *gpu_arena; /* mapped, staged or host: as rg_gpu_arena; "" when none streams there */
-    const char *pack_path; /* "" when no pack is used; lives as long as the engine */
-    uint64_t expert_bytes; /* of the largest expert */
-    uint64_t file_bytes;   /* of all parts of the model file */
-    uint64_t n_weight;     /* elements of all its tensors */
+    uint64_t staging_bytes; /* of the host, that experts pass on their way to a staged arena */
+    const char *pack_path;  /* "" when no pack is used; lives as long as the engine */
+    uint64_t expert_bytes;  /* of the largest expert */
+    uint64_t file_bytes;    /* of all parts of the model file */
+    uint64_t n_weight;      /* elements of all its tensors */
     double load_ms;
 } rg_engine_info;
 
@@ -203,6 +205,8 @@ typedef struct rg_engine_meters {
     uint64_t retries, read_errors, evictions, waves;
     uint64_t major_faults;
     uint64_t draft_offered, draft_accepted;
+    /* Rows of logits that a GPU gave whole, and those of which it gave the best alone. */
+    uint64_t logit_rows_whole, logit_rows_best;
 } rg_engine_meters;
 RG_API void rg_engine_get_meters(const rg_engine *engine, rg_engine_meters *out);
 
@@ -234,6 +238,9 @@ typedef struct rg_kernel_meter {
     uint64_t busy_ns;          /* of all threads together */
     uint64_t bytes;            /* that must be read and written at least; 0 = not stated */
     uint64_t ops;              /* multiply-adds; 0 = not stated */
+    /* Copies of experts into a GPU's arena: they run beside the others, their time is not a part of
+     * the sum. No row where the device's queue for copies has no time stamps. */
+    bool beside;
 } rg_kernel_meter;
 /* Fills the first `cap`, in the order of the model, and returns how many there are; 0 also when no
  * memory is left for it. */
@@ -561,6 +568,9 @@ typedef struct rg_batch_part {
      * it, n_more tokens at most. NULL, or a session without drafts: nothing is guessed. */
     rg_reply *reply;
     uint32_t n_more;
+    /* Picks look at so many of the best logits and at nothing else (rg_reply_best); 0: at all. A
+     * GPU then gives no more than it must. */
+    uint32_t n_best;
 } rg_batch_part;
 
 /* Appends ids[sum of n_ids], part after part, in one window: one read of an expert then serves all
@@ -599,6 +609,11 @@ typedef struct rg_reply_options {
     bool logprobs;  /* log probabilities under the model, before bias, penalties and masks */
     uint32_t n_top; /* and of the best alternatives, RG_SAMPLING_LOGPROBS_MAX at most */
 } rg_reply_options;
+
+/* How many of the best logits a reply's picks without a mask look at; 0: at all of them. */
+RG_API uint32_t rg_reply_best(const rg_reply *reply);
+/* Whether the session has the logits for a pick that looks at the n_best best; 0: at all. */
+RG_API bool rg_session_can_pick(const rg_session *session, uint32_t n_best);
 
 /* What a step chose. Pointers are borrowed until the next call on the reply. */
 typedef struct rg_reply_step {

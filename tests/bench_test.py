@@ -171,6 +171,25 @@ class DeviceKernels(unittest.TestCase):
         self.assertRegex(decode, r"device, listed experts mul_rows +f32 +[0-9.]+")
         self.assertRegex(decode, r"host +device has no work +- +[0-9.]+")
 
+    def test_copies(self):
+        """Copies into a staged arena have a row beside the sum; other arenas have none."""
+        staged = self.table("--gpu-arena", "staged", *STREAMED, name="a-f32")
+        for name in ("prefill", "decode"):
+            self.check_sums(staged, staged[name])
+            (row,) = staged[name]["beside"]
+            self.assertEqual((row["part"], row["kernel"]), ("copies beside", "staging to slot"))
+            self.assertGreater(row["calls"], 0)
+            self.assertEqual(row["bytes"] % row["calls"], 0)  # experts of one size
+            self.assertGreater(row["ms"], 0)
+            self.assertAlmostEqual(row["gb_s"], row["bytes"] / row["ms"] * 1e-6, delta=1e-6)
+        mapped = self.table("--gpu-arena", "mapped", *STREAMED)
+        self.assertEqual([mapped[x]["beside"] for x in ("prefill", "decode")], [[], []])
+        said = self.gpu("a-mix", "--kernels", "-p", 8, "-n", 3, "--reps", 1, "--gpu-arena",
+                        "staged", *STREAMED)
+        decode = said[said.index("decode of 3 tokens"):]
+        self.assertRegex(decode,
+                         r"outside the windows .*\ncopies beside +staging to slot +- +[0-9.]+")
+
     def test_drafts(self):
         """The table of drafts counts on a device what it counts on the CPU."""
         args = ("-p", 12, "-n", 8, "--reps", 1, "--draft", "auto", "--draft-max", 2)

@@ -6,6 +6,8 @@ The flag and what it says; logits and drafted text that do not depend on it, fro
 from a pack; a damaged pack; the figures of bench. Skipped (77) without a device.
 """
 import json
+import math
+import re
 import subprocess
 import sys
 import tempfile
@@ -94,12 +96,14 @@ def test_text(t):
 def test_bench(t):
     done = t.works('bench', 'bench', '-p', '16', '-n', '4', '--reps', '1', '--ceiling', '5',
                    '--arena-experts', SLOTS, '--ab', 'gpu-arena=mapped,staged', '--json')
-    copied = []
+    copied, staging = [], []
 
     def look(x):
         if isinstance(x, dict):
             if 'copied_bytes' in x and not isinstance(x['copied_bytes'], dict):
                 copied.append(x['copied_bytes'])
+            if 'staging_bytes' in x:
+                staging.append(x['staging_bytes'])
             for y in x.values():
                 look(y)
         elif isinstance(x, list):
@@ -108,6 +112,47 @@ def test_bench(t):
 
     look(json.loads(done.stdout) if done.returncode == 0 else {})
     t.check(any(c == 0 for c in copied) and any(c > 0 for c in copied), 'bench counts', copied)
+    plan = t.works('plan', 'plan', '--arena-experts', SLOTS, '--gpu-arena', 'staged').stdout
+    t.check(len(staging) == 2 and staging[0] == 0 and
+            abs(staging[1] / 2**20 - (mib(plan, 'staging') or 0)) < 0.06, 'staging taken',
+            f'{staging} {plan}')
+
+
+def mib(text, name):
+    """A line of the plan, in MiB; None where it has no such line."""
+    found = re.search(rf'^  {name} +([0-9.]+) MiB', text, re.M)
+    return float(found[1]) if found else None
+
+
+def test_plan(t):
+    """Staging memory is a line of the plan and counts in the budget."""
+    words = ('--arena-experts', SLOTS, '--chunk', '32', '--ctx', '64')
+    plans = {a: t.works(f'plan, {a}', 'plan', *words, '--ram', '1G', '--gpu-arena', a).stdout
+             for a in ('mapped', 'staged', 'host')}
+    staging = mib(plans['staged'], 'staging') or 0
+    sums = {a: mib(text, 'sum') or 0 for a, text in plans.items()}
+    t.check(staging > 0, 'staging in the plan', plans['staged'])
+    t.check(mib(plans['mapped'], 'staging') is None and mib(plans['host'], 'staging') is None,
+            'no staging', plans)
+    t.check(abs(sums['staged'] - sums['mapped'] - staging) < 0.15, 'it counts', sums)
+    t.check('memory of the host' in plans['host'] and 'on the device' in plans['mapped'],
+            'where the arena lies', plans)
+    deep = t.works('plan, deep', 'plan', *words, '--ram', '1G', '--gpu-arena', 'staged',
+                   '--io-depth', '64').stdout
+    t.check(abs((mib(deep, 'staging') or 0) - 2 * staging) < 0.2, 'depth', deep)
+    resident = t.works('plan, resident', 'plan', '--ram', '1G', '--gpu-arena', 'staged').stdout
+    t.check(mib(resident, 'staging') is None, 'all in memory', resident)
+    cpu = t.run('plan', *words, '--ram', '1G', '--gpu-arena', 'staged').stdout
+    t.check(mib(cpu, 'staging') is None and cpu, 'the CPU has none', cpu)
+    # What is enough without it is too little with it.
+    between = int((sums['mapped'] + staging / 2) * 2**20)
+    small = (*words, '--ram', between, '--gpu-arena')
+    t.works('enough', 'plan', *small, 'mapped')
+    for command in (('plan',), ('run', '-p', 'a', '-n', '1')):
+        done = t.gpu(*command, *small, 'staged')
+        t.check(done.returncode == 1 and len(done.stderr.splitlines()) == 1 and
+                f'+ staging {math.ceil(staging)} +' in done.stderr and 'too small' in done.stderr,
+                f'too small, {command[0]}', f'exit {done.returncode}: {done.stderr}')
 
 
 def test_flag(t):
@@ -125,6 +170,7 @@ def main():
             return 77
         t.check(len(probe.stdout.strip()) == 32, 'a hash', probe.stderr)
         test_flag(t)
+        test_plan(t)
         test_hashes(t, probe.stdout)
         test_pack(t, probe.stdout)
         test_text(t)

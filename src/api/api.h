@@ -36,7 +36,7 @@ struct rg_session {
     rg_seq_options options; /* of the sequence */
     rg_drafter *drafter;    /* NULL: one token at a time */
     float *logits;          /* [n_vocab] of the last evaluated token */
-    rg_few few; /* the best of them alone, n > 0: `logits` lags behind until the call ends */
+    rg_few few; /* the best of them alone, n > 0: `logits` are of an earlier token then */
     bool has_logits;
     int32_t pending; /* chosen, not evaluated; -1 = none */
     atomic_bool cancel;
@@ -55,6 +55,8 @@ struct rg_session {
 /* Logits of the last evaluated token, a row that the core gave: all of them, or the few that are
  * there. */
 void rg_session_take_logits(rg_session *s, const float *logits);
+/* Whether a list has all that a pick looks at: rg_sampler_few of it, or 0. */
+bool rg_few_has(const rg_few *few, uint32_t n_best, uint32_t n_vocab);
 /* Evaluates the chosen token that the last generation left, if there is one. */
 rg_code rg_session_eval_pending(rg_session *s, rg_status *st);
 

@@ -84,7 +84,12 @@ static rg_code make_rows(batch *b, const atomic_bool *cancel, rg_status *st) {
         const rg_batch_part *p = &b->parts[i];
         rg_session *s = p->session;
         const bool open = may_open(p) && n_open < b->n_open;
-        b->rows[i] = (rg_batch_rows){s->seq, p->n_ids, open, p->want_logits ? s->logits : NULL};
+        b->rows[i] = (rg_batch_rows){.seq = s->seq,
+                                     .n = p->n_ids,
+                                     .open = open,
+                                     .logits = p->want_logits ? s->logits : NULL,
+                                     .n_best = p->n_best,
+                                     .best = open ? NULL : &s->few};
         if (open) {
             n_open++;
             RG_TRY(guess(b, p, b->given[from], cancel, st));
@@ -167,7 +172,7 @@ rg_code rg_session_close_batch(rg_engine *e, const rg_batch_part *parts, size_t 
         rows += s->open.n ? s->open.n : parts[i].n_ids;
         if (!s->open.n) continue;
         RG_ASSERT(n < RG_BATCH_MAX);
-        memcpy(s->logits, s->open.logits + s->open_at * V, V * sizeof *s->logits);
+        rg_session_take_logits(s, s->open.logits + s->open_at * V);
         open[n++] = (rg_verify){s->seq, s->open.ids, s->open.n, s->open_at + 1};
     }
     if (n == 0) return RG_OK;
@@ -223,8 +228,8 @@ rg_code rg_session_snapshot(rg_snapshot **out, rg_session *s, rg_status *st) {
     }
     p->length = n;
     p->ids = hash_ids(s, n);
-    p->has_logits = s->has_logits;
-    if (s->has_logits) memcpy(p->logits, s->logits, V * sizeof *p->logits);
+    p->has_logits = s->has_logits && !s->few.n;
+    if (p->has_logits) memcpy(p->logits, s->logits, V * sizeof *p->logits);
     rg_seq_state_save(s->seq, p->state);
     *out = p;
     return RG_OK;
@@ -254,6 +259,7 @@ uint64_t rg_session_snapshot_bytes(const rg_session *s) {
 static void take(rg_session *s, const rg_snapshot *p) {
     rg_seq_state_load(s->seq, p->length, p->state);
     s->has_logits = p->has_logits;
+    s->few.n = 0;
     const size_t V = s->engine->model->hp.n_vocab;
     if (p->has_logits) memcpy(s->logits, p->logits, V * sizeof *s->logits);
     s->pending = -1;
@@ -366,6 +372,7 @@ rg_code rg_session_import(rg_session *s, uint32_t n, uint32_t from, const void *
     const size_t logits = s->engine->model->hp.n_vocab * sizeof(float);
     const bool has_logits = at[0] != 0;
     memcpy(s->logits, at + 8, logits);
+    s->few.n = 0;
     const uint8_t *state = at + 8 + logits;
     if (!rg_seq_state_fits(s->seq, n, state)) {
         return rg_fail(st, RG_INVALID, "the saved state is not one of %u tokens", n);

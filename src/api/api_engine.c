@@ -30,8 +30,14 @@ static uint32_t default_ctx(const rg_model *m, uint32_t asked) {
     return m->hp.n_ctx_train < RG_CTX_DEFAULT ? m->hp.n_ctx_train : RG_CTX_DEFAULT;
 }
 
+/* Where experts that stream would lie. */
+typedef struct source {
+    const rg_pack *pack; /* NULL: in the model file */
+    rg_gpu_arena arena;  /* AUTO: not on a GPU */
+} source;
+
 static rg_code plan_with(rg_plan *plan, const rg_model *m, const rg_engine_options *opt,
-                         const rg_pack *pack, rg_status *st) {
+                         const source *from, rg_status *st) {
     const rg_plan_request req = {.ram_bytes = opt->ram_bytes,
                                  .arena_bytes = opt->arena_bytes,
                                  .arena_experts = opt->arena_experts,
@@ -45,7 +51,9 @@ static rg_code plan_with(rg_plan *plan, const rg_model *m, const rg_engine_optio
                                  .draft_max = opt->plan_draft_max,
                                  .two_stage_head = opt->two_stage_head && !opt->gpu,
                                  .n_threads = opt->n_threads ? opt->n_threads : rg_cpu_count(),
-                                 .pack = pack};
+                                 .pack = from->pack,
+                                 .gpu_arena = from->arena,
+                                 .io_depth = opt->depth};
     return rg_plan_make(plan, m, &req, st);
 }
 
@@ -70,15 +78,19 @@ static rg_code find_pack(rg_pack **out, const rg_gguf *g, const rg_model *m,
     return rc;
 }
 
-/* The plan, and the pack when experts stream: a pack lays them out in slots of its own. */
+/* The plan, and the pack when experts stream: a pack lays them out in slots of its own, a GPU may
+ * want memory that they pass. */
 static rg_code make_plan(rg_plan *plan, rg_pack **pack, const rg_gguf *g, const rg_model *m,
                          const rg_engine_options *opt, rg_status *st) {
     rg_status why = {0};
     *pack = NULL;
-    const rg_code rc = plan_with(plan, m, opt, NULL, &why);
+    source from = {0};
+    const rg_code rc = plan_with(plan, m, opt, &from, &why);
     if (rc == RG_OK && plan->resident) return RG_OK;
     RG_TRY(find_pack(pack, g, m, opt, st));
-    if (*pack) return plan_with(plan, m, opt, *pack, st);
+    from.pack = *pack;
+    if (opt->gpu) from.arena = rg_gpu_arena_likely(opt->gpu_arena, opt->gpu_device, *pack != NULL);
+    if (*pack || from.arena != RG_GPU_ARENA_AUTO) return plan_with(plan, m, opt, &from, st);
     if (rc != RG_OK && st && st->code == RG_OK) *st = why;
     return rc;
 }
@@ -253,6 +265,7 @@ void rg_engine_get_info(const rg_engine *e, rg_engine_info *out) {
                             .arena_bytes = e->plan.resident ? 0 : e->plan.arena_bytes,
                             .io_backend = "",
                             .gpu_arena = rg_core_gpu_arena(e->core),
+                            .staging_bytes = rg_core_gpu_staging_bytes(e->core),
                             .pack_path = e->pack ? rg_pack_path(e->pack) : "",
                             .expert_bytes = e->plan.slot_bytes,
                             .load_ms = e->load_ms};
@@ -310,6 +323,8 @@ static uint64_t sum(const uint64_t *x, size_t n) {
 }
 
 void rg_engine_get_meters(const rg_engine *e, rg_engine_meters *out) {
+    uint64_t rows_whole = 0, rows_best = 0;
+    rg_core_gpu_rows_given(e->core, &rows_whole, &rows_best);
     const rg_core_times t = rg_core_get_times(e->core);
     rg_stream_meters m = {0};
     if (rg_core_stream(e->core)) rg_stream_meters_get(rg_core_stream(e->core), &m);
@@ -350,7 +365,9 @@ void rg_engine_get_meters(const rg_engine *e, rg_engine_meters *out) {
         .waves = m.waves,
         .major_faults = rg_major_faults() - e->major_faults,
         .draft_offered = t.draft_offered,
-        .draft_accepted = t.draft_accepted};
+        .draft_accepted = t.draft_accepted,
+        .logit_rows_whole = rows_whole,
+        .logit_rows_best = rows_best};
 }
 
 size_t rg_engine_get_layer_meters(const rg_engine *e, rg_layer_meters *out, size_t cap) {
@@ -384,7 +401,8 @@ size_t rg_engine_get_kernel_meters(const rg_engine *e, rg_kernel_meter *out, siz
                                    .ns = t[i].ns,
                                    .busy_ns = t[i].busy_ns,
                                    .bytes = t[i].bytes,
-                                   .ops = t[i].ops};
+                                   .ops = t[i].ops,
+                                   .beside = t[i].beside};
     }
     rg_free(t);
     return n;

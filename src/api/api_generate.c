@@ -183,6 +183,10 @@ rg_code rg_session_generate(rg_session *s, const rg_generate_options *opt, rg_ge
         return rg_fail(st, RG_INVALID, "the session failed before and was not reset");
     }
     if (!s->has_logits) return rg_fail(st, RG_INVALID, "no token has been evaluated yet");
+    if (!rg_session_can_pick(s, opt->on_logits ? 0 : rg_sampling_few(&opt->sampling))) {
+        return rg_fail(st, RG_INVALID, "of the last token the %u best logits alone are there",
+                       s->few.n);
+    }
     generation g = {.s = s, .opt = opt};
     const uint64_t begin = rg_now_ns();
     const double calls_ms = s->engine->call_ms; /* evaluations inside are part of this call */

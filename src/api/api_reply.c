@@ -112,6 +112,24 @@ static rg_code add_logprobs(rg_reply *r, const float *logits, rg_reply_step *out
     return RG_OK;
 }
 
+uint32_t rg_reply_best(const rg_reply *r) {
+    return r->logprobs ? 0 : rg_sampler_few(r->sampler);
+}
+
+/* From the best logits where they are all that the session has, else from all: `plain`. */
+static rg_code draw(rg_reply *r, const rg_session *s, const float *plain, const uint8_t *allowed,
+                    uint32_t position, int32_t *id, rg_status *st) {
+    const rg_few *few = s->open.n ? rg_core_few(r->engine->core, plain) : &s->few;
+    if (!few || !few->n) {
+        return rg_sampler_pick(r->sampler, mask(r, plain, allowed), position, id, st);
+    }
+    if (!rg_few_has(few, allowed ? 0 : rg_reply_best(r), r->engine->model->hp.n_vocab)) {
+        return rg_fail(st, RG_INVALID, "the %u best logits alone are there", few->n);
+    }
+    *id = rg_sampler_pick_few(r->sampler, few, position);
+    return RG_OK;
+}
+
 rg_code rg_reply_pick(rg_reply *r, rg_session *s, const uint8_t *allowed, rg_reply_step *out,
                       rg_status *st) {
     *out = (rg_reply_step){.id = -1, .stop = -1, .text = {"", 0}};
@@ -121,8 +139,7 @@ rg_code rg_reply_pick(rg_reply *r, rg_session *s, const uint8_t *allowed, rg_rep
     const uint64_t begin = rg_now_ns();
     const size_t V = r->engine->model->hp.n_vocab;
     const float *plain = s->open.n ? s->open.logits + s->open_at * V : s->logits;
-    const float *logits = mask(r, plain, allowed);
-    const rg_code rc = rg_sampler_pick(r->sampler, logits, position, &out->id, st);
+    const rg_code rc = draw(r, s, plain, allowed, position, &out->id, st);
     if (rc != RG_OK) return rg_context(st, rc, "sampling position %u", position);
     RG_TRY(rg_sampler_accept(r->sampler, out->id, st));
     if (r->logprobs) RG_TRY(add_logprobs(r, plain, out, st));

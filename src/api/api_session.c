@@ -107,6 +107,15 @@ typedef struct eval_sink {
     void *user;
 } eval_sink;
 
+bool rg_few_has(const rg_few *few, uint32_t n_best, uint32_t n_vocab) {
+    return n_best && (few->n >= n_best || few->n == n_vocab);
+}
+
+bool rg_session_can_pick(const rg_session *s, uint32_t n_best) {
+    if (!s->has_logits) return false;
+    return s->few.n == 0 || rg_few_has(&s->few, n_best, s->engine->model->hp.n_vocab);
+}
+
 void rg_session_take_logits(rg_session *s, const float *logits) {
     const rg_few *few = rg_core_few(s->engine->core, logits);
     s->few.n = 0;

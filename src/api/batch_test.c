@@ -256,7 +256,7 @@ static void what_does_not_fit_is_refused(void **state) {
     batch(&b, t, b.ids + 1, 7);
     assert_int_equal(rg_session_rewind(t, snap, NULL), RG_INVALID); /* other tokens */
     assert_int_equal(rg_session_length(t), 7);
-    const rg_batch_part twice[2] = {{s, 1, true, NULL, 0}, {s, 1, true, NULL, 0}};
+    const rg_batch_part twice[2] = {{s, 1, true, NULL, 0, 0}, {s, 1, true, NULL, 0, 0}};
     assert_int_equal(rg_session_eval_batch(b.engine, twice, 2, b.ids, NULL, NULL), RG_INVALID);
     const rg_batch_part wide = {.session = s, .n_ids = 64, .want_logits = true};
     assert_int_equal(rg_session_eval_batch(b.engine, &wide, 1, b.ids, NULL, NULL), RG_INVALID);
@@ -369,7 +369,7 @@ static bool turn(const bench *b, made *all, uint32_t n_reply, rg_session *prompt
         if (m->n == 0) pick_rows(b, m);
         if (m->n == N_MADE) continue;
         ids[n] = m->ids[m->n - 1];
-        parts[n] = (rg_batch_part){m->session, 1, true, m->reply, N_MADE - m->n - 1};
+        parts[n] = (rg_batch_part){m->session, 1, true, m->reply, N_MADE - m->n - 1, 0};
         who[n++] = i;
     }
     if (n == 0) return false;

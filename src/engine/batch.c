@@ -4,6 +4,16 @@
 #include "engine/core.h"
 #include "engine/gpu_core.h"
 
+static bool wants_last(const rg_batch_rows *p) {
+    return p->logits && !p->open;
+}
+
+/* How many of the best logits of a row are enough; 0: all are wanted. */
+static uint32_t best_of(const rg_batch_rows *p) {
+    if (!p->logits && !p->open) return 1; /* nobody looks */
+    return p->n_best <= RG_FEW_MAX ? p->n_best : 0;
+}
+
 static rg_code check_part(const rg_core *core, const rg_batch_rows *p, const int32_t *ids,
                           rg_status *st) {
     const rg_seq *seq = p->seq;
@@ -51,12 +61,14 @@ static rg_code make_segments(const rg_core *core, const rg_batch_rows *parts, ui
             return rg_fail(st, RG_INVALID, "more rows for one window than its %u", core->chunk);
         }
         RG_TRY(check_part(core, &parts[i], ids + *T, st));
+        RG_ASSERT(!parts[i].n_best || parts[i].best || !wants_last(&parts[i]));
         segs[i] = (rg_segment){.seq = parts[i].seq,
                                .row0 = *T,
                                .n = parts[i].n,
                                .pos0 = parts[i].seq->length,
                                .n_draft = parts[i].open ? parts[i].n - 1 : 0,
-                               .open = parts[i].open};
+                               .open = parts[i].open,
+                               .n_best = best_of(&parts[i])};
         *T += parts[i].n;
         n_open += parts[i].open ? parts[i].n : 0;
     }
@@ -79,7 +91,7 @@ static rg_code give_open_logits(rg_core *core, const rg_segment *segs, uint32_t 
     uint32_t n = 0;
     for (uint32_t i = 0; i < n_seg; i++) {
         if (!segs[i].open) continue;
-        if (core->gpu) RG_TRY(rg_gpu_head(core, segs[i].row0, segs[i].n, n, st));
+        if (core->gpu) RG_TRY(rg_gpu_head(core, segs[i].row0, segs[i].n, n, segs[i].n_best, st));
         for (uint32_t k = 0; !core->gpu && k < segs[i].n; k++)
             to_head(core, n + k, segs[i].row0 + k);
         n += segs[i].n;
@@ -91,13 +103,46 @@ static rg_code give_open_logits(rg_core *core, const rg_segment *segs, uint32_t 
     return RG_OK;
 }
 
+/* How many of p[n], from the first on, have their last rows side by side and want the same kind of
+ * logits: they go through the head together. */
+static uint32_t neighbours(const rg_batch_rows *p, uint32_t n) {
+    const bool best = best_of(p) > 0;
+    const uint32_t most = best ? RG_GPU_ROWS_MAX : RG_HEAD_ROWS;
+    uint32_t i = 1;
+    while (i < n && i < most && wants_last(&p[i]) && p[i].n == 1 && (best_of(&p[i]) > 0) == best)
+        i++;
+    return i;
+}
+
+/* The last rows of p[n], from `row` on. */
+static rg_code give_neighbours(rg_core *core, const rg_batch_rows *p, uint32_t n, uint32_t row,
+                               rg_status *st) {
+    const size_t V = core->hp->n_vocab;
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < n; i++)
+        most = best_of(&p[i]) > most ? best_of(&p[i]) : most;
+    RG_TRY(rg_gpu_head(core, row, n, 0, most, st));
+    for (uint32_t i = 0; i < n; i++) {
+        const float *logits = core->s.logits + i * V;
+        const rg_few *few = rg_core_few(core, logits);
+        if (few) {
+            RG_ASSERT(p[i].best);
+            *p[i].best = *few;
+        } else {
+            memcpy(p[i].logits, logits, V * sizeof *logits);
+        }
+    }
+    return RG_OK;
+}
+
 /* A device reads its rows where they are. */
 static rg_code give_device_logits(rg_core *core, const rg_batch_rows *parts, uint32_t n_part,
                                   const rg_segment *segs, rg_status *st) {
-    for (uint32_t i = 0; i < n_part; i++) {
-        if (!parts[i].logits || parts[i].open) continue;
-        RG_TRY(rg_gpu_head(core, segs[i].row0 + segs[i].n - 1, 1, 0, st));
-        memcpy(parts[i].logits, core->s.logits, core->hp->n_vocab * sizeof(float));
+    for (uint32_t i = 0, n = 1; i < n_part; i += n) {
+        n = 1;
+        if (!wants_last(&parts[i])) continue;
+        n = neighbours(parts + i, n_part - i);
+        RG_TRY(give_neighbours(core, parts + i, n, segs[i].row0 + segs[i].n - 1, st));
     }
     return RG_OK;
 }
@@ -185,6 +230,9 @@ rg_code rg_core_eval_batch(rg_core *core, const rg_batch_rows *parts, uint32_t n
     const rg_window win = {.core = core, .segs = segs, .n_seg = n_part, .T = T, .ids = ids};
     const rg_eval_call call = {.cancel = cancel};
     RG_ASSERT(open_logits || !is_open(&win));
+    for (uint32_t i = 0; i < n_part; i++) {
+        if (parts[i].best) parts[i].best->n = 0;
+    }
     const rg_code rc = run_batch(&win, parts, &call, &waiting, st);
     if (open_logits) *open_logits = waiting;
     if (rc != RG_OK) {

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 
 #include "base/base.h"
+#include "engine/sampler.h"
 
 typedef struct rg_core rg_core;
 typedef struct rg_seq rg_seq;
@@ -24,6 +25,11 @@ typedef struct rg_batch_rows {
      * window waits for rg_core_accept with the open parts. */
     bool open;
     float *logits; /* [n_vocab] gets those of the last row; NULL = not wanted. Not of open parts */
+    /* So many of the best logits of a row are enough; 0, or more than RG_FEW_MAX: all are wanted.
+     * `best` gets what was given instead of all, `logits` is as it was then; n = 0: all are there.
+     * Rows of open parts tell by rg_core_few. */
+    uint32_t n_best;
+    rg_few *best; /* NULL is allowed without n_best, or when the part is open */
 } rg_batch_rows;
 
 #define RG_OPEN_ROWS_MAX 32u /* rows of all open parts of a window */

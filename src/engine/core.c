@@ -368,7 +368,7 @@ static rg_code give_logits(rg_core *core, const rg_segment *seg, uint32_t row,
         const uint32_t n = seg->n - row < RG_HEAD_ROWS ? seg->n - row : RG_HEAD_ROWS;
         guard(core, true);
         const rg_code rc = core->gpu
-                               ? rg_gpu_head(core, seg->row0 + row, n, 0, st)
+                               ? rg_gpu_head(core, seg->row0 + row, n, 0, seg->n_best, st)
                                : rg_core_head(core, &core->w.output_hc, &core->w.output,
                                               core->s.residual + (seg->row0 + row) * HE, n, st);
         guard(core, false);
@@ -382,8 +382,13 @@ static rg_code give_logits(rg_core *core, const rg_segment *seg, uint32_t row,
     return RG_OK;
 }
 
+static void release_scratch(rg_core *core) {
+    rg_mem_release(core->scratch_memory, core->scratch_bytes);
+    if (core->gpu) rg_gpu_forget_rows(core->gpu);
+}
+
 void rg_core_trim(rg_core *core) {
-    if (core->scratch_due) rg_mem_release(core->scratch_memory, core->scratch_bytes);
+    if (core->scratch_due) release_scratch(core);
     core->scratch_due = false;
 }
 
@@ -410,7 +415,7 @@ static rg_code check_request(const rg_core *core, const rg_seq *seq, const int32
 static rg_code eval_window(rg_core *core, rg_seq *seq, const int32_t *ids, uint32_t T,
                            uint32_t first_logits, const rg_logits_sink *sink,
                            const rg_eval_call *call, rg_status *st) {
-    const rg_segment seg = {.seq = seq, .row0 = 0, .n = T, .pos0 = seq->length};
+    const rg_segment seg = {.seq = seq, .n = T, .pos0 = seq->length, .n_best = core->n_few};
     const rg_window win = {.core = core, .segs = &seg, .n_seg = 1, .T = T, .ids = ids};
     const uint64_t begin = rg_now_ns();
     const rg_code rc = rg_window_run(&win, call, st);
@@ -450,7 +455,7 @@ rg_code rg_core_eval(rg_core *core, rg_seq *seq, const int32_t *ids, uint32_t n,
         call.done += T;
         /* Prefill gives its scratch back; a decode window touches a few pages of it again. */
         if (call.done == n && T > RG_SCRATCH_KEPT_ROWS) {
-            rg_mem_release(core->scratch_memory, core->scratch_bytes);
+            release_scratch(core);
         }
         if (opt->progress && n > 1) opt->progress(opt->progress_user, "prefill", call.done, n);
     }

@@ -305,6 +305,7 @@ typedef struct rg_segment {
     uint32_t row0, n, pos0;
     uint32_t n_draft; /* of the n, the last ones: rows that may be taken back */
     bool open;        /* the draft block follows later, when the accepted rows are known */
+    uint32_t n_best;  /* so many of the best logits of a row are enough; 0: all are wanted */
 } rg_segment;
 
 typedef struct rg_window {

@@ -142,7 +142,8 @@ static rg_code make_window(rg_window *win, rg_segment *segs, int32_t *ids, const
                                .n = p->n,
                                .pos0 = p->seq->length,
                                .n_draft = p->n - 1,
-                               .open = true};
+                               .open = true,
+                               .n_best = core->n_few};
         memcpy(ids + win->T, p->ids, p->n * sizeof *ids);
         win->T += p->n;
     }
@@ -161,7 +162,8 @@ static rg_code fail_parts(rg_core *core, const rg_verify *parts, uint32_t n_part
 }
 
 static rg_code head(rg_core *core, uint32_t rows, rg_status *st) {
-    if (core->gpu) return rg_gpu_head(core, 0, rows, 0, st); /* drivers allocate as they like */
+    if (core->gpu)
+        return rg_gpu_head(core, 0, rows, 0, core->n_few, st); /* drivers allocate as they like */
     rg_alloc_guard_enter();
     const rg_code rc =
         rg_core_head(core, &core->w.output_hc, &core->w.output, core->s.residual, rows, st);

@@ -124,10 +124,11 @@ RG_MUST_CHECK rg_code rg_core_create(rg_core **out, const rg_gguf *gguf, const r
                                      const rg_core_options *opt, rg_status *st);
 void rg_core_destroy(rg_core *core);
 
-/* From here on rows of logits that a window gives need hold the n best logits alone, the lowest ids
- * among equals: others may be -INFINITY. 0: all are wanted, as in the beginning. A core on a GPU
- * takes it up for windows of up to 8 rows and n up to RG_FEW_MAX (the device finds them, nothing
- * else comes back), one with a two-stage head for windows of one row and n = 1. */
+/* From here on rows of logits that a window of one sequence gives need hold the n best logits
+ * alone, the lowest ids among equals: others may be -INFINITY. 0: all are wanted, as in the
+ * beginning. A core on a GPU takes it up for up to 8 rows at a time and n up to RG_FEW_MAX (the
+ * device finds them, nothing else comes back), one with a two-stage head for windows of one row and
+ * n = 1. Windows of several sequences say it part by part (batch.h). */
 void rg_core_want_few(rg_core *core, uint32_t n);
 /* What a row of logits that the core gave holds when the others stayed on the device; NULL: all are
  * there. Valid as long as the row. */
@@ -139,6 +140,11 @@ int rg_core_threads(const rg_core *core);
 const char *rg_core_gpu_name(const rg_core *core); /* "" = the CPU computes */
 /* How the experts that stream lie there: "mapped", "staged", "host"; "" when none do. Static. */
 const char *rg_core_gpu_arena(const rg_core *core);
+/* The same before there is a core, as far as it can be told: STAGED where there may be a staged
+ * one; AUTO without a device. `packed`: experts stream from a pack. */
+rg_gpu_arena rg_gpu_arena_likely(rg_gpu_arena wanted, int32_t device, bool packed);
+/* Memory of the host that experts pass on their way there, 0 but for a staged arena. */
+uint64_t rg_core_gpu_staging_bytes(const rg_core *core);
 /* The device's time for copies of a staged arena, ns; 0 where it cannot tell. */
 uint64_t rg_core_gpu_copy_ns(const rg_core *core);
 /* Device time of the kernels, one line for a program, its first constant (of products the type of
@@ -184,6 +190,9 @@ typedef rg_code rg_gpu_sweep_see(void *user, const rg_gpu_sweep_row *row, rg_sta
 RG_MUST_CHECK rg_code rg_core_gpu_sweep(rg_core *core, uint32_t ops, rg_gpu_sweep_see *see,
                                         void *user, rg_status *st);
 const char *rg_core_gpu_tiles_path(const rg_core *core); /* "" = nowhere */
+/* Rows of logits that came from the device whole, and those of which the best came alone, so far:
+ * drafts included, 0 without a GPU. */
+void rg_core_gpu_rows_given(const rg_core *core, uint64_t *whole, uint64_t *best);
 /* Dispatches and barriers of the last window. */
 void rg_core_gpu_counts(const rg_core *core, uint32_t *dispatches, uint32_t *barriers);
 /* Complaints of the validation layers so far; 0 without them. */
@@ -246,6 +255,7 @@ typedef struct rg_kernel_time {
     uint64_t busy_ns;          /* of all threads together */
     uint64_t bytes;            /* that must be read and written at least; 0 = not stated */
     uint64_t ops;              /* multiply-adds; 0 = not stated */
+    bool beside;               /* it ran beside the others: not a part of their sum */
 } rg_kernel_time;
 /* Fills the first `cap` that were called, in the order of the model, and returns how many there
  * are: none while nothing is timed. */

@@ -48,8 +48,9 @@ struct rg_gpu_landing {
     uint64_t ticket;     /* of the last copy */
     bool has_lock;
     pthread_mutex_t lock;
-    uint64_t *running; /* [n_place] ticket of a copy whose time is not in the sums yet, or 0 */
-    uint64_t copies, ns;
+    uint64_t *running; /* [n_place] ticket of a copy that is not in the sums yet, or 0 */
+    uint64_t *moved;   /* [n_place] its bytes */
+    rg_gpu_copies sums;
 };
 
 /* ---- copies --------------------------------------------------------------------------------- */
@@ -58,8 +59,9 @@ struct rg_gpu_landing {
 static void add_time(rg_gpu_landing *l, uint32_t place) {
     if (!l->running[place]) return;
     l->running[place] = 0;
-    l->copies++;
-    l->ns += rg_gpu_transfer_ns(l->lists[place]);
+    l->sums.count++;
+    l->sums.bytes += l->moved[place];
+    l->sums.ns += rg_gpu_transfer_ns(l->lists[place]);
 }
 
 static rg_code copy(void *user, uint32_t place, uint64_t offset, uint64_t bytes, uint64_t *ticket,
@@ -76,6 +78,7 @@ static rg_code copy(void *user, uint32_t place, uint64_t offset, uint64_t bytes,
     rg_code rc = rg_gpu_list_end(list, st);
     if (rc == RG_OK) rc = rg_gpu_transfer_submit(l->gpu, list, ticket, st);
     if (rc == RG_OK) l->running[place] = l->ticket = *ticket;
+    l->moved[place] = bytes;
     pthread_mutex_unlock(&l->lock);
     return rc;
 }
@@ -85,18 +88,17 @@ static uint64_t done(void *user) {
     return rg_gpu_transfer_passed(l->gpu);
 }
 
-void rg_gpu_landing_times(const rg_gpu_core *g, uint64_t *copies, uint64_t *ns) {
+rg_gpu_copies rg_gpu_landing_copies(const rg_gpu_core *g) {
     rg_gpu_landing *l = g->landing;
-    *copies = *ns = 0;
-    if (!l) return;
+    if (!l) return (rg_gpu_copies){0};
     const uint64_t passed = rg_gpu_transfer_passed(l->gpu);
     pthread_mutex_lock(&l->lock);
     for (uint32_t i = 0; i < l->n_place && passed < UINT64_MAX; i++) {
         if (l->running[i] <= passed) add_time(l, i);
     }
-    *copies = l->copies;
-    *ns = l->ns;
+    const rg_gpu_copies sums = l->sums;
     pthread_mutex_unlock(&l->lock);
+    return sums;
 }
 
 /* ---- staging -------------------------------------------------------------------------------- */
@@ -114,6 +116,7 @@ static void landing_destroy(rg_gpu_landing *l) {
     if (l->has_lock) pthread_mutex_destroy(&l->lock);
     rg_free(l->lists);
     rg_free(l->running);
+    rg_free(l->moved);
     rg_free(l);
 }
 
@@ -128,6 +131,11 @@ static rg_code take_staging(rg_gpu_landing *l, rg_status *st) {
     return rg_gpu_buffer_create(l->gpu, &l->staging, l->bytes, RG_GPU_STAGING, st);
 }
 
+uint64_t rg_gpu_staging_bytes(uint64_t slot_bytes_max, uint32_t depth) {
+    const uint64_t bytes = rg_stream_places(depth) * slot_bytes_max;
+    return (bytes + IMPORT_ALIGN - 1) / IMPORT_ALIGN * IMPORT_ALIGN;
+}
+
 static rg_code landing_create(rg_gpu_core *g, const rg_stream_options *o, rg_status *st) {
     rg_stream_layout layout;
     RG_TRY(rg_stream_layout_of(&layout, o->groups, o->n_group, st));
@@ -138,13 +146,14 @@ static rg_code landing_create(rg_gpu_core *g, const rg_stream_options *o, rg_sta
     l->arena = &g->arena;
     l->n_place = rg_stream_places(o->depth);
     l->place_bytes = (size_t)layout.slot_bytes_max;
-    l->bytes = (l->n_place * l->place_bytes + IMPORT_ALIGN - 1) / IMPORT_ALIGN * IMPORT_ALIGN;
+    l->bytes = (size_t)rg_gpu_staging_bytes(l->place_bytes, o->depth);
     if (pthread_mutex_init(&l->lock, NULL) != 0)
         return rg_fail(st, RG_NOMEM, "cannot make the lock of the copies");
     l->has_lock = true;
     l->lists = rg_alloc(l->n_place, sizeof *l->lists, st);
     l->running = rg_alloc(l->n_place, sizeof *l->running, st);
-    if (!l->lists || !l->running) return RG_NOMEM;
+    l->moved = rg_alloc(l->n_place, sizeof *l->moved, st);
+    if (!l->lists || !l->running || !l->moved) return RG_NOMEM;
     for (uint32_t i = 0; i < l->n_place; i++)
         RG_TRY(rg_gpu_transfer_create(&l->lists[i], g->gpu, st));
     const rg_code rc = take_staging(l, st);
@@ -180,8 +189,8 @@ static rg_code check_aligned(const rg_stream_options *o, rg_status *st) {
     return RG_OK;
 }
 
-static bool is_discrete(const rg_gpu_core *g) {
-    return strcmp(rg_gpu_get_info(g->gpu)->kind, "discrete") == 0;
+static bool is_discrete(const rg_gpu_info *info) {
+    return strcmp(info->kind, "discrete") == 0;
 }
 
 /* Beside what is there already, with room for the states of sequences and for others. */
@@ -190,13 +199,29 @@ static bool fits_device(const rg_gpu_core *g, uint64_t bytes) {
     return rg_gpu_bytes(g->gpu) + bytes <= all - all / ROOM_PART;
 }
 
-/* Checksums read what was read: slow from memory of a card, so that packs are staged. */
+/* Without regard to sizes. Checksums read what was read: slow from memory of a card, so that packs
+ * are staged. */
+static rg_gpu_arena choose_for(const rg_gpu_info *info, rg_gpu_arena wanted, bool packed) {
+    if (wanted != RG_GPU_ARENA_AUTO) return wanted;
+    const bool mapped = info->mappable && !(is_discrete(info) && packed);
+    return mapped ? RG_GPU_ARENA_MAPPED : RG_GPU_ARENA_STAGED;
+}
+
 static rg_gpu_arena choose(const rg_gpu_core *g, uint64_t bytes) {
     const rg_core_options *opt = &g->core->opt;
-    if (opt->gpu_arena != RG_GPU_ARENA_AUTO) return opt->gpu_arena;
-    if (rg_gpu_get_info(g->gpu)->mappable && !(is_discrete(g) && opt->pack))
-        return RG_GPU_ARENA_MAPPED;
-    return fits_device(g, bytes) ? RG_GPU_ARENA_STAGED : RG_GPU_ARENA_HOST;
+    const rg_gpu_arena is = choose_for(rg_gpu_get_info(g->gpu), opt->gpu_arena, opt->pack != NULL);
+    const bool asked = opt->gpu_arena != RG_GPU_ARENA_AUTO;
+    if (is != RG_GPU_ARENA_STAGED || asked || fits_device(g, bytes)) return is;
+    return RG_GPU_ARENA_HOST;
+}
+
+rg_gpu_arena rg_gpu_arena_likely(rg_gpu_arena wanted, int32_t device, bool packed) {
+    rg_gpu_info info[RG_GPU_DEVICES_MAX];
+    uint32_t n = 0;
+    rg_status why = {0}; /* whoever opens the device says it */
+    if (rg_gpu_enumerate(info, RG_GPU_DEVICES_MAX, &n, &why) != RG_OK) return RG_GPU_ARENA_AUTO;
+    const uint32_t at = rg_gpu_choose(info, n, device);
+    return at < n ? choose_for(&info[at], wanted, packed) : RG_GPU_ARENA_AUTO;
 }
 
 static size_t to_aligned(uint64_t at) {
@@ -261,7 +286,7 @@ rg_code rg_gpu_core_arena(rg_gpu_core *g, rg_stream_options *o, rg_stream_landin
     const bool ours = g->landing && g->landing->memory;
     const bool idle = strcmp(rg_gpu_get_info(g->gpu)->kind, "software") != 0;
     if (idle && !o->look_ns && rg_cpu_count() >= LOOK_CORES) o->look_ns = LOOK_NS;
-    if (is_discrete(g)) {
+    if (is_discrete(rg_gpu_get_info(g->gpu))) {
         /* Memory that the driver mapped has no pages a drive could write to: a processor copies. */
         o->staged = !ours;
         if (o->direct == RG_DIRECT_AUTO && experts_bytes(o) < rg_mem_available_bytes() / 4 * 3)
@@ -290,8 +315,10 @@ const char *rg_core_gpu_arena(const rg_core *core) {
     return core->gpu ? names[core->gpu->arena_is] : "";
 }
 
+uint64_t rg_core_gpu_staging_bytes(const rg_core *core) {
+    return core->gpu && core->gpu->landing ? core->gpu->landing->bytes : 0;
+}
+
 uint64_t rg_core_gpu_copy_ns(const rg_core *core) {
-    uint64_t copies = 0, ns = 0;
-    if (core->gpu) rg_gpu_landing_times(core->gpu, &copies, &ns);
-    return ns;
+    return core->gpu ? rg_gpu_landing_copies(core->gpu).ns : 0;
 }

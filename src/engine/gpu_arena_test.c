@@ -39,11 +39,11 @@ static void check_meters(const rg_core *core, bool staged) {
     rg_stream_meters_get(rg_core_stream((rg_core *)(uintptr_t)core), &m);
     assert_true(m.misses > 0 && m.evictions > 0);
     assert_true(staged ? m.copies >= m.reads && m.copied_bytes >= m.copies : m.copies == 0);
-    uint64_t copies = 0, ns = 0;
-    rg_gpu_landing_times(core->gpu, &copies, &ns);
-    assert_true(copies <= m.copies);
-    assert_int_equal(ns, rg_core_gpu_copy_ns(core));
-    if (!staged) assert_int_equal(copies + ns, 0);
+    const rg_gpu_copies done = rg_gpu_landing_copies(core->gpu);
+    assert_true(done.count <= m.copies && done.bytes <= m.copied_bytes);
+    assert_true(staged ? done.count > 0 && done.bytes > 0 : done.count + done.bytes == 0);
+    assert_int_equal(done.ns, rg_core_gpu_copy_ns(core));
+    assert_int_equal(done.ns > 0, staged && rg_gpu_transfer_timed(core->gpu->gpu));
     assert_int_equal(rg_core_gpu_complaints(core), 0);
 }
 

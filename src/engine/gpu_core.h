@@ -68,6 +68,13 @@ typedef struct rg_gpu_noted rg_gpu_noted;
 typedef struct rg_gpu_landing rg_gpu_landing; /* gpu_arena.c */
 typedef struct rg_gpu_turns rg_gpu_turns;     /* gpu_turns.c */
 
+/* Copies from staging to slots that are done, and the device's time for them: they run beside its
+ * kernels. */
+typedef struct rg_gpu_copies {
+    uint64_t count, bytes;
+    uint64_t ns; /* 0 where the device cannot tell */
+} rg_gpu_copies;
+
 struct rg_gpu_core {
     rg_core *core;
     rg_gpu *gpu;
@@ -95,10 +102,12 @@ struct rg_gpu_core {
     rg_gpu_turns *turns[RG_GPU_ROWS_MAX]; /* windows in turns, by rows; NULL: none yet */
     uint32_t n_head_rows; /* rows of the last window whose logits are there already */
     uint32_t head_few;    /* or of each of them so many of the best; 0: all */
-    /* What the first rows of s.logits hold, all others being -inf; n = 0: all logits. */
-    rg_few few[RG_GPU_ROWS_MAX];
-    uint32_t dispatches, barriers; /* of the last window */
-    uint32_t n_recorded;           /* windows recorded so far */
+    uint32_t head_whole;  /* bits: rows that are there whole beside the best */
+    /* What the rows of the core's s.logits hold, all others being -inf; n = 0: all logits. */
+    rg_few few[RG_HEAD_ROWS];
+    uint64_t rows_whole, rows_best; /* of logits that came from the device, so far */
+    uint32_t dispatches, barriers;  /* of the last window */
+    uint32_t n_recorded;            /* windows recorded so far */
     uint32_t timed; /* lists of a turn whose times are to be added: bit i steps[i], then `last` */
     rg_core_gpu_time times[RG_GPU_PROGRAMS_MAX];
     uint32_t n_time;
@@ -107,6 +116,7 @@ struct rg_gpu_core {
     uint32_t n_shaped;   /* products recorded with a measured shape */
     rg_gpu_noted *noted; /* NULL: no sweep */
     uint64_t windows_ns, n_window; /* the host's time for windows and heads, since the sums began */
+    rg_gpu_copies copies;          /* that were done when the sums began */
 };
 
 /* Products that a sweep is to measure: one of each key, and the weights of a few of them, so that
@@ -158,13 +168,13 @@ void rg_gpu_core_destroy(rg_gpu_core *g);
  * o->landing points to, if it does. */
 rg_code rg_gpu_core_arena(rg_gpu_core *g, rg_stream_options *o, rg_stream_landing *landing,
                           rg_status *st);
+/* Bytes of the host that a staged arena takes for experts of up to slot_bytes_max on their way. */
+uint64_t rg_gpu_staging_bytes(uint64_t slot_bytes_max, uint32_t depth);
 /* The stream is gone. */
 void rg_gpu_arena_close(rg_gpu_core *g);
 /* Where an expert's bytes lie on the device, of rg_experts_at. */
 rg_gpu_ptr rg_gpu_expert_at(const rg_gpu_core *g, const void *bytes);
-/* Copies from staging to slots that are done, and the device's time for them; 0 where it cannot
- * tell. */
-void rg_gpu_landing_times(const rg_gpu_core *g, uint64_t *copies, uint64_t *ns);
+rg_gpu_copies rg_gpu_landing_copies(const rg_gpu_core *g);
 /* Where a host address of the weights or of the arena lies on the device. */
 rg_gpu_ptr rg_gpu_core_at(const rg_gpu_core *g, const void *host);
 
@@ -181,9 +191,10 @@ bool rg_gpu_window_settles(const rg_core *core, uint32_t T);
 /* Builds kernels and records windows of the sequence as its tokens will want them: of one row and
  * of whole chunks, or of every number of rows. */
 rg_code rg_gpu_prewarm_run(rg_seq *seq, bool all, rg_status *st);
-/* Records windows of T rows behind pos0, which builds their kernels. Longer ones than chunk or
+/* Records windows of T rows behind pos0 whose n_best best logits come back (0: all), which builds
+ * their kernels. Longer ones than chunk or
  * context are passed over. */
-rg_code rg_gpu_record_rows(rg_seq *seq, uint32_t T, uint32_t pos0, rg_status *st);
+rg_code rg_gpu_record_rows(rg_seq *seq, uint32_t T, uint32_t pos0, uint32_t n_best, rg_status *st);
 /* No recorded window is used again. */
 void rg_gpu_forget(rg_gpu_core *g);
 
@@ -210,8 +221,11 @@ rg_code rg_gpu_keep_pending(rg_seq *seq, uint32_t at, const float *rows, uint32_
 rg_code rg_gpu_drop_pending(rg_seq *seq, uint32_t n, rg_status *st);
 
 /* Logits of n residual rows of the last window, from `row` on, into the core's s.logits, from row
- * `to` on. */
-rg_code rg_gpu_head(rg_core *core, uint32_t row, uint32_t n, uint32_t to, rg_status *st);
+ * `to` on: the `few` best of them (of up to RG_GPU_ROWS_MAX rows), or all (0). */
+rg_code rg_gpu_head(rg_core *core, uint32_t row, uint32_t n, uint32_t to, uint32_t few,
+                    rg_status *st);
+/* The core's s.logits are gone. */
+void rg_gpu_forget_rows(rg_gpu_core *g);
 
 /* ---- recording ------------------------------------------------------------------------------- */
 

@@ -81,7 +81,7 @@ static rg_code note_windows(rg_seq *seq, rg_status *st) {
     const uint32_t rows[] = {1, 2, 4, 8, seq->core->chunk};
     for (size_t i = 0; i < RG_ARRAY_LEN(rows); i++) {
         rg_gpu_forget(seq->core->gpu);
-        RG_TRY(rg_gpu_record_rows(seq, rows[i], 0, st));
+        RG_TRY(rg_gpu_record_rows(seq, rows[i], 0, 0, st));
     }
     return RG_OK;
 }

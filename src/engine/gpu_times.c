@@ -78,6 +78,7 @@ void rg_core_gpu_rows_reset(rg_core *core) {
     if (!g) return;
     g->n_time = 0;
     g->windows_ns = g->n_window = 0;
+    g->copies = rg_gpu_landing_copies(g);
 }
 
 /* ---- the table of kernel times --------------------------------------------------------------- */
@@ -90,6 +91,20 @@ void rg_gpu_time_kernels(rg_gpu_core *g, bool on) {
 
 static bool in_row(const rg_kernel_time *row, const char *part, const char *kernel, uint32_t type) {
     return row->type == type && strcmp(row->kernel, kernel) == 0 && strcmp(row->part, part) == 0;
+}
+
+/* Of a staged arena. They were queued one by one and ran one after another. */
+static size_t add_copies(const rg_gpu_core *g, rg_kernel_time *out, size_t n, size_t cap) {
+    const rg_gpu_copies now = rg_gpu_landing_copies(g);
+    if (n == cap || now.count == g->copies.count || !rg_gpu_transfer_timed(g->gpu)) return n;
+    out[n] = (rg_kernel_time){.part = "copies beside",
+                              .kernel = "staging to slot",
+                              .type = RG_TIMING_NO_TYPE,
+                              .calls = now.count - g->copies.count,
+                              .ns = now.ns - g->copies.ns,
+                              .bytes = now.bytes - g->copies.bytes,
+                              .beside = true};
+    return n + 1;
 }
 
 size_t rg_gpu_kernel_times(const rg_gpu_core *g, rg_kernel_time *out, size_t cap) {
@@ -120,5 +135,5 @@ size_t rg_gpu_kernel_times(const rg_gpu_core *g, rg_kernel_time *out, size_t cap
                                 .type = RG_TIMING_NO_TYPE,
                                 .calls = g->n_window,
                                 .ns = rest};
-    return n;
+    return add_copies(g, out, n, cap);
 }

@@ -126,7 +126,35 @@ static uint32_t few_of(const rg_core *core, uint32_t n) {
 }
 
 uint32_t rg_gpu_pass_few(const rg_gpu_pass *w) {
-    return w->win->T <= RG_GPU_ROWS_MAX ? few_of(w->core, w->core->n_few) : 0;
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < w->win->n_seg; i++)
+        most = w->win->segs[i].n_best > most ? w->win->segs[i].n_best : most;
+    return w->win->T <= RG_GPU_ROWS_MAX ? few_of(w->core, most) : 0;
+}
+
+/* Bits of the rows that are wanted whole where the best of the others come back. */
+static uint32_t whole_rows(const rg_gpu_pass *w) {
+    uint32_t rows = 0;
+    if (!rg_gpu_pass_few(w)) return 0;
+    for (uint32_t i = 0; i < w->win->n_seg; i++) {
+        const rg_segment *seg = &w->win->segs[i];
+        if (seg->n_best) continue;
+        const uint32_t first = seg->open ? 0 : seg->n - 1; /* who is certain wants the last */
+        for (uint32_t k = first; k < seg->n; k++)
+            rows |= 1u << (seg->row0 + k);
+    }
+    return rows;
+}
+
+static void record_whole_rows(const rg_gpu_pass *w, rg_gpu_list *list) {
+    const size_t V = w->core->hp->n_vocab;
+    const rg_gpu_core *g = w->g;
+    for (uint32_t row = 0, rows = whole_rows(w); rows; row++, rows >>= 1) {
+        if (!(rows & 1)) continue;
+        rg_gpu_copy(list, &g->readback, rg_at(g->out.logits + row * V) - g->readback.address,
+                    &g->scratch, rg_at(g->s.logits + row * V) - g->scratch.address,
+                    V * sizeof(float));
+    }
 }
 
 /* The last list of a window: logits of a short one, and whether all was finite. */
@@ -136,7 +164,8 @@ void rg_gpu_pass_end(const rg_gpu_pass *w, rg_gpu_rec *r) {
     } else if (w->win->T <= RG_GPU_ROWS_MAX) {
         record_head(r, 0, w->win->T, rg_gpu_pass_few(w));
     }
-    rg_gpu_barrier(r->list); /* the flag */
+    rg_gpu_barrier(r->list); /* the flag, the logits */
+    if (!w->draft) record_whole_rows(w, r->list);
     rg_gpu_copy(r->list, &w->g->readback, rg_at(w->g->out.flag) - w->g->readback.address,
                 &w->g->scratch, rg_at(w->g->flag) - w->g->scratch.address, 4);
 }
@@ -245,23 +274,14 @@ static rg_code run_whole(const rg_gpu_pass *w, rg_status *st) {
 
 /* ---- ahead of the first token --------------------------------------------------------------- */
 
-rg_code rg_gpu_record_rows(rg_seq *seq, uint32_t T, uint32_t pos0, rg_status *st) {
+rg_code rg_gpu_record_rows(rg_seq *seq, uint32_t T, uint32_t pos0, uint32_t n_best, rg_status *st) {
     rg_core *core = seq->core;
-    const rg_segment seg = {.seq = seq, .n = T, .pos0 = pos0};
+    const rg_segment seg = {.seq = seq, .n = T, .pos0 = pos0, .n_best = n_best};
     const rg_window win = {.core = core, .segs = &seg, .n_seg = 1, .T = T};
     const rg_gpu_pass w = {.win = &win, .core = core, .g = core->gpu};
     if (T > core->chunk || T > seq->opt.n_ctx) return RG_OK;
     if (core->stream || core->trace) return rg_gpu_turns_record(&w, st);
     return have_whole(&w, whole_of(&w), st);
-}
-
-/* The window of a greedy step: the best logit alone comes back. */
-static rg_code record_few(rg_seq *seq, rg_status *st) {
-    const uint32_t n_few = seq->core->n_few;
-    seq->core->n_few = 1;
-    const rg_code rc = rg_gpu_record_rows(seq, 1, 0, st);
-    seq->core->n_few = n_few;
-    return rc;
 }
 
 /* Rows of the draft block behind pos0, and what its head gives: builds their kernels. */
@@ -311,13 +331,13 @@ static rg_code record_all(rg_seq *seq, bool all, rg_status *st) {
     const size_t n_wide = all ? RG_ARRAY_LEN(wide) : 1;
     if (seq->opt.mtp) RG_TRY(record_drafts(seq, wide, n_wide, st));
     for (size_t i = 0; i < n_wide; i++)
-        RG_TRY(rg_gpu_record_rows(seq, wide[i], 0, st));
-    RG_TRY(record_few(seq, st));
+        RG_TRY(rg_gpu_record_rows(seq, wide[i], 0, 0, st));
+    RG_TRY(rg_gpu_record_rows(seq, 1, 0, 1, st)); /* a greedy step */
     for (uint32_t T = 1; T <= decode_rows(seq, all) && T <= n_ctx; T++) {
-        RG_TRY(rg_gpu_record_rows(seq, T, n_ctx - T, st)); /* blocks are selected there */
-        RG_TRY(rg_gpu_record_rows(seq, T, 0, st));
+        RG_TRY(rg_gpu_record_rows(seq, T, n_ctx - T, 0, st)); /* blocks are selected there */
+        RG_TRY(rg_gpu_record_rows(seq, T, 0, 0, st));
     }
-    return chunk <= n_ctx ? rg_gpu_record_rows(seq, chunk, n_ctx - chunk, st) : RG_OK;
+    return chunk <= n_ctx ? rg_gpu_record_rows(seq, chunk, n_ctx - chunk, 0, st) : RG_OK;
 }
 
 /* Recorded twice: to learn which kernels are wanted, which all threads build, and for good. */
@@ -342,8 +362,13 @@ rg_code rg_gpu_prewarm_run(rg_seq *seq, bool all, rg_status *st) {
 
 /* Rows of the host's logits that are no list any more. */
 static void forget_few(rg_gpu_core *g, uint32_t row, uint32_t n) {
-    for (; n && row < RG_GPU_ROWS_MAX; row++, n--)
+    RG_ASSERT(row + n <= RG_HEAD_ROWS);
+    for (; n; row++, n--)
         g->few[row].n = 0;
+}
+
+void rg_gpu_forget_rows(rg_gpu_core *g) {
+    forget_few(g, 0, RG_HEAD_ROWS);
 }
 
 static rg_code run_window(const rg_window *win, const rg_eval_call *call, rg_status *st) {
@@ -360,7 +385,6 @@ static rg_code run_window(const rg_window *win, const rg_eval_call *call, rg_sta
     rg_window_rope(win);
     core->lap_ns = rg_now_ns();
     w.g->n_head_rows = 0;
-    if (win->T > RG_GPU_ROWS_MAX) forget_few(w.g, 0, RG_GPU_ROWS_MAX); /* trimmed behind it */
     RG_TRY(settle(&w, st));
     rg_gpu_pass_tell(&w);
     RG_TRY(zero_states(&w, st));
@@ -369,6 +393,7 @@ static rg_code run_window(const rg_window *win, const rg_eval_call *call, rg_sta
     RG_TRY(rg_gpu_pass_check(&w, st));
     if (win->T <= RG_GPU_ROWS_MAX) w.g->n_head_rows = win->T;
     w.g->head_few = rg_gpu_pass_few(&w);
+    w.g->head_whole = whole_rows(&w);
     for (uint32_t i = 0; i < win->n_seg; i++)
         win->segs[i].seq->n_owed = 0;
     return RG_OK;
@@ -404,10 +429,11 @@ static rg_code check_logits(const rg_core *core, const float *logits, uint32_t n
     return RG_OK;
 }
 
-/* A row of logits of which the few best are known, as the device found them. */
-static rg_code give_few(rg_core *core, uint32_t row, uint32_t few, uint32_t to, rg_status *st) {
+/* A row of logits of which the few best are known: the first of `there` that the device found. */
+static rg_code give_few(rg_core *core, uint32_t row, uint32_t there, uint32_t few, uint32_t to,
+                        rg_status *st) {
     rg_gpu_core *g = core->gpu;
-    const uint32_t *best = g->from.best + (size_t)row * (1 + 2 * few);
+    const uint32_t *best = g->from.best + (size_t)row * (1 + 2 * there);
     float *logits = core->s.logits + (size_t)to * core->hp->n_vocab;
     rg_few *list = &g->few[to];
     if (best[0] != UINT32_MAX) return bad_logit(core, best[0], st);
@@ -419,28 +445,59 @@ static rg_code give_few(rg_core *core, uint32_t row, uint32_t few, uint32_t to, 
         const uint32_t id = best[1 + list->n];
         RG_ASSERT(id < core->hp->n_vocab);
         list->ids[list->n] = (int32_t)id;
-        memcpy(&list->logits[list->n], &best[1 + few + list->n], sizeof *list->logits);
+        memcpy(&list->logits[list->n], &best[1 + there + list->n], sizeof *list->logits);
         logits[id] = list->logits[list->n];
     }
+    g->rows_best++;
     return RG_OK;
+}
+
+/* Rows of the window through the head in a list of their own; what its list left is gone. */
+static rg_code run_head(rg_core *core, uint32_t row, uint32_t n, uint32_t few, rg_status *st) {
+    rg_gpu_core *g = core->gpu;
+    rg_gpu_rec r = {.g = g, .core = core, .list = g->head, .residual = g->s.residual};
+    g->n_head_rows = 0;
+    rg_gpu_list_begin(g->head, core->opt.gpu_stamps);
+    record_head(&r, row, n, few);
+    RG_TRY(rg_gpu_list_end(g->head, st));
+    RG_TRY(rg_gpu_run(g->gpu, g->head, st));
+    rg_gpu_add_times(g, g->head);
+    return RG_OK;
+}
+
+static rg_code give_best(rg_core *core, uint32_t row, uint32_t n, uint32_t to, uint32_t few,
+                         rg_status *st) {
+    const rg_gpu_core *g = core->gpu;
+    uint32_t there = g->head_few;
+    if (there < few || row + n > g->n_head_rows) {
+        RG_TRY(run_head(core, row, n, few, st));
+        row = 0;
+        there = few;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        RG_TRY(give_few(core, row + i, there, few, to + i, st));
+    return RG_OK;
+}
+
+/* Whether the window's list brought these rows whole. */
+static bool has_whole(const rg_gpu_core *g, uint32_t row, uint32_t n) {
+    if (row + n > g->n_head_rows) return false;
+    const uint32_t rows = ((1u << n) - 1) << row;
+    return !g->head_few || (g->head_whole & rows) == rows;
 }
 
 static rg_code give_all(rg_core *core, uint32_t row, uint32_t n, uint32_t to, rg_status *st) {
     rg_gpu_core *g = core->gpu;
     const float *from = g->from.logits;
     float *logits = core->s.logits + (size_t)to * core->hp->n_vocab;
-    if (row + n <= g->n_head_rows && !g->head_few) {
+    if (has_whole(g, row, n)) {
         from += (size_t)row * core->hp->n_vocab;
     } else {
-        rg_gpu_rec r = {.g = g, .core = core, .list = g->head, .residual = g->s.residual};
-        rg_gpu_list_begin(g->head, core->opt.gpu_stamps);
-        record_head(&r, row, n, 0);
-        RG_TRY(rg_gpu_list_end(g->head, st));
-        RG_TRY(rg_gpu_run(g->gpu, g->head, st));
-        rg_gpu_add_times(g, g->head);
+        RG_TRY(run_head(core, row, n, 0, st));
     }
     memcpy(logits, from, (size_t)n * core->hp->n_vocab * sizeof *from);
     forget_few(g, to, n);
+    g->rows_whole += n;
     return check_logits(core, logits, n, st);
 }
 
@@ -448,6 +505,7 @@ static rg_code take_draft_logits(rg_core *core, rg_status *st) {
     rg_gpu_core *g = core->gpu;
     memcpy(core->s.logits, g->from.logits, core->hp->n_vocab * sizeof(float));
     forget_few(g, 0, 1);
+    g->rows_whole++;
     return check_logits(core, core->s.logits, 1, st);
 }
 
@@ -464,28 +522,31 @@ rg_code rg_gpu_mtp_head(rg_core *core, const float *residual, uint32_t few, rg_s
     RG_TRY(rg_gpu_list_end(g->head, st));
     RG_TRY(rg_gpu_run(g->gpu, g->head, st));
     rg_gpu_add_times(g, g->head);
-    const rg_code rc = few ? give_few(core, 0, few, 0, st) : take_draft_logits(core, st);
+    const rg_code rc = few ? give_few(core, 0, few, few, 0, st) : take_draft_logits(core, st);
     g->windows_ns += rg_now_ns() - begin;
     return rc;
 }
 
 const rg_few *rg_core_few(const rg_core *core, const float *logits) {
     const rg_gpu_core *g = core->gpu;
-    for (uint32_t row = 0; g && row < RG_GPU_ROWS_MAX; row++) {
+    for (uint32_t row = 0; g && row < RG_HEAD_ROWS; row++) {
         if (logits == core->s.logits + (size_t)row * core->hp->n_vocab)
             return g->few[row].n ? &g->few[row] : NULL;
     }
     return NULL;
 }
 
-rg_code rg_gpu_head(rg_core *core, uint32_t row, uint32_t n, uint32_t to, rg_status *st) {
+void rg_core_gpu_rows_given(const rg_core *core, uint64_t *whole, uint64_t *best) {
+    *whole = core->gpu ? core->gpu->rows_whole : 0;
+    *best = core->gpu ? core->gpu->rows_best : 0;
+}
+
+rg_code rg_gpu_head(rg_core *core, uint32_t row, uint32_t n, uint32_t to, uint32_t few,
+                    rg_status *st) {
     const uint64_t begin = rg_now_ns();
-    const rg_gpu_core *g = core->gpu;
     RG_ASSERT(n >= 1 && to + n <= RG_HEAD_ROWS);
-    const bool few = core->n_few && g->head_few && row + n <= g->n_head_rows;
-    rg_code rc = few ? RG_OK : give_all(core, row, n, to, st);
-    for (uint32_t i = 0; i < n && few && rc == RG_OK; i++)
-        rc = give_few(core, row + i, g->head_few, to + i, st);
+    few = n <= RG_GPU_ROWS_MAX ? few_of(core, few) : 0;
+    const rg_code rc = few ? give_best(core, row, n, to, few, st) : give_all(core, row, n, to, st);
     core->gpu->windows_ns += rg_now_ns() - begin;
     return rc;
 }

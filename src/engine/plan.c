@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "engine/core.h"
+#include "engine/gpu_core.h"
 
 #define CHUNK_MIN      32u
 #define CHUNK_AUTO_MAX 4096u
@@ -115,6 +115,9 @@ static rg_code measure(rg_plan *p, const rg_model *m, const rg_plan_request *req
     p->ahead_bytes = rg_ahead_bytes(m);
     p->head_bytes = req->two_stage_head ? rg_two_stage_bytes(m) : 0;
     p->slot_bytes = layout.slot_bytes_max;
+    p->gpu_arena = req->gpu_arena;
+    if (req->gpu_arena == RG_GPU_ARENA_STAGED)
+        p->staging_bytes = rg_gpu_staging_bytes(p->slot_bytes, req->io_depth);
     p->arena_min_bytes = rg_stream_min_bytes(&layout, m->hp.n_expert_used);
     p->n_item = m->hp.n_expert * (m->hp.n_layer + m->hp.n_mtp);
     p->n_ctx = req->n_ctx;
@@ -122,15 +125,19 @@ static rg_code measure(rg_plan *p, const rg_model *m, const rg_plan_request *req
 }
 
 static rg_code refuse(const rg_plan *p, uint64_t need, rg_status *st) {
+    char staging[48] = "";
+    if (p->staging_bytes)
+        snprintf(staging, sizeof staging, " + staging %llu",
+                 (unsigned long long)((p->staging_bytes + ((1u << 20) - 1)) >> 20));
     return rg_fail(
         st, RG_INVALID,
         "%s of %llu MiB is too small: trunk %llu + state %llu + scratch %llu + host "
-        "%llu + n-gram rows %llu + arena at least %llu = %llu MiB",
+        "%llu + n-gram rows %llu%s + arena at least %llu = %llu MiB",
         p->automatic ? "free memory" : "a budget", (unsigned long long)(p->budget_bytes >> 20),
         (unsigned long long)(p->trunk_bytes >> 20), (unsigned long long)(p->state_bytes >> 20),
         (unsigned long long)(p->scratch_bytes >> 20),
         (unsigned long long)((p->host_bytes + p->io_bytes + p->ahead_bytes + p->head_bytes) >> 20),
-        (unsigned long long)(p->ngram_bytes >> 20),
+        (unsigned long long)(p->ngram_bytes >> 20), staging,
         (unsigned long long)((p->arena_min_bytes + ((1u << 20) - 1)) >> 20),
         (unsigned long long)((need + ((1u << 20) - 1)) >> 20));
 }
@@ -163,7 +170,7 @@ rg_code rg_plan_make(rg_plan *p, const rg_model *m, const rg_plan_request *req, 
     }
     choose_ngram(p, m);
     const uint64_t fixed = p->trunk_bytes + p->state_bytes + p->host_bytes + p->io_bytes +
-                           p->ahead_bytes + p->head_bytes;
+                           p->ahead_bytes + p->head_bytes + p->staging_bytes;
     const uint64_t asked = asked_arena(p, req);
     p->chunk = req->chunk;
     if (!p->chunk && !asked) choose_chunk(p, m, req, fixed);
@@ -171,12 +178,13 @@ rg_code rg_plan_make(rg_plan *p, const rg_model *m, const rg_plan_request *req, 
     p->scratch_bytes = scratch_bytes(m, p->chunk, req->n_threads);
     p->ngram_bytes = ngram_bytes(p, m, p->chunk);
     uint64_t rest = fixed + p->scratch_bytes + p->ngram_bytes;
+    const uint64_t streaming = p->ahead_bytes + p->staging_bytes; /* none of it when all fit */
     if (asked) {
         p->arena_bytes = asked;
-    } else if (rest - p->ahead_bytes + p->experts_bytes <= p->budget_bytes) {
+    } else if (rest - streaming + p->experts_bytes <= p->budget_bytes) {
         p->resident = true;
-        rest -= p->ahead_bytes;
-        p->ahead_bytes = 0;
+        rest -= streaming;
+        p->ahead_bytes = p->staging_bytes = 0;
         p->arena_bytes = p->experts_bytes;
         p->n_slot = p->n_item;
     } else if (rest + p->arena_min_bytes > p->budget_bytes) {
@@ -197,8 +205,13 @@ static rg_code line(rg_buf *out, const char *what, uint64_t bytes, const char *n
     return rg_buf_printf(out, st, "  %-11s %10.1f MiB  %s\n", what, (double)bytes / 0x1p20, note);
 }
 
+static const char *place_of(rg_gpu_arena arena) {
+    if (arena == RG_GPU_ARENA_HOST) return " in memory of the host, which the device reads";
+    return arena == RG_GPU_ARENA_AUTO ? "" : " on the device";
+}
+
 rg_code rg_plan_print(const rg_plan *p, rg_buf *out, rg_status *st) {
-    char note[128];
+    char note[160];
     RG_TRY(line(out, "trunk", p->trunk_bytes, "weights that stay in memory", st));
     if (p->n_session == 1 && !p->snapshot_bytes) {
         snprintf(note, sizeof note, "a context of %u tokens", p->n_ctx);
@@ -226,11 +239,16 @@ rg_code rg_plan_print(const rg_plan *p, rg_buf *out, rg_status *st) {
         }
         RG_TRY(line(out, "n-gram rows", p->ngram_bytes, note, st));
     }
+    if (p->staging_bytes) {
+        RG_TRY(line(out, "staging", p->staging_bytes,
+                    "memory of the host that experts pass on their way to the device", st));
+    }
     if (p->resident) {
         snprintf(note, sizeof note, "all %u experts", p->n_item);
     } else {
-        snprintf(note, sizeof note, "arena: %u slots for %u experts (%.1f %% of %.1f MiB)",
-                 p->n_slot, p->n_item, 100.0 * (double)p->arena_bytes / (double)p->experts_bytes,
+        snprintf(note, sizeof note, "arena%s: %u slots for %u experts (%.1f %% of %.1f MiB)",
+                 place_of(p->gpu_arena), p->n_slot, p->n_item,
+                 100.0 * (double)p->arena_bytes / (double)p->experts_bytes,
                  (double)p->experts_bytes / 0x1p20);
     }
     RG_TRY(line(out, "experts", p->arena_bytes, note, st));

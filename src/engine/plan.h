@@ -1,5 +1,5 @@
-/* plan: where a memory budget goes. Trunk + state + scratch + host + n-gram rows + arena <=
- * budget.
+/* plan: where a memory budget goes. Trunk + state + scratch + host + n-gram rows + staging + arena
+ * <= budget.
  *
  * Pure arithmetic over the description of a model; a budget that cannot work is refused with the
  * sum.
@@ -24,7 +24,9 @@ typedef struct rg_plan_request {
     bool two_stage_head;
     bool mtp;
     int n_threads;
-    const rg_pack *pack; /* what experts would stream from; NULL: the model file */
+    const rg_pack *pack;    /* what experts would stream from; NULL: the model file */
+    rg_gpu_arena gpu_arena; /* where they would lie for a GPU; AUTO: the CPU computes */
+    uint32_t io_depth;      /* reads in flight; 0: the usual */
 } rg_plan_request;
 
 typedef struct rg_plan {
@@ -38,11 +40,13 @@ typedef struct rg_plan {
     uint64_t trunk_bytes, state_bytes, scratch_bytes, host_bytes, io_bytes;
     uint64_t ahead_bytes;       /* of what the next layer's experts are guessed with */
     uint64_t head_bytes;        /* of the two-stage head's copy of the output matrix */
+    uint64_t staging_bytes;     /* of the host, that experts pass on their way to a GPU */
     uint64_t ngram_bytes;       /* of the n-gram table's rows in memory; 0 without a table */
     uint64_t ngram_cache_bytes; /* of their cache, as asked for */
     uint64_t ngram_table_bytes;
     bool ngram_resident;  /* the table is loaded */
     uint64_t arena_bytes; /* of the arena, or of all experts when resident */
+    rg_gpu_arena gpu_arena;
     uint64_t total_bytes;
     uint64_t experts_bytes; /* of all experts in the file */
     uint64_t slot_bytes;    /* of the largest expert */

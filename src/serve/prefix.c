@@ -99,12 +99,12 @@ static bool usable(uint32_t length, size_t n, bool has_logits) {
     return length > 0 && (length < n || (length == n && has_logits));
 }
 
-static way way_through(rg_prefix *p, uint32_t session, const int32_t *ids, size_t n,
-                       bool standing) {
+static way way_through(rg_prefix *p, uint32_t session, const rg_prefix_wish *wish, bool standing) {
     const rg_session *s = p->sessions[session];
+    const size_t n = wish->n;
     way best = {session, 0, UINT32_MAX};
-    const uint32_t shared = common(s, ids, n), length = rg_session_length(s);
-    if (standing && shared == length && usable(length, n, rg_session_has_logits(s))) {
+    const uint32_t shared = common(s, wish->ids, n), length = rg_session_length(s);
+    if (standing && shared == length && usable(length, n, rg_session_can_pick(s, wish->n_best))) {
         best.length = length;
     }
     for (uint32_t i = 0; i < p->n_kept; i++) {
@@ -162,12 +162,12 @@ static void start_cold(rg_prefix *p, uint32_t session) {
     rg_session_reset(p->sessions[session]);
 }
 
-uint32_t rg_prefix_choose(rg_prefix *p, const int32_t *ids, size_t n, const bool *busy,
+uint32_t rg_prefix_choose(rg_prefix *p, const rg_prefix_wish *wish, const bool *busy,
                           uint32_t *cached) {
     way best = {0, 0, UINT32_MAX};
     bool found = false;
     for (uint32_t i = 0; i < p->n_session; i++) {
-        const way w = way_through(p, i, ids, n, !busy[i]);
+        const way w = way_through(p, i, wish, !busy[i]);
         if (found && w.length < best.length) continue;
         /* Of equal ways one through an idle session: nothing is copied. */
         if (found && w.length == best.length && (busy[i] || !busy[best.session])) continue;
@@ -194,7 +194,8 @@ uint32_t rg_prefix_choose(rg_prefix *p, const int32_t *ids, size_t n, const bool
 }
 
 void rg_prefix_restore(rg_prefix *p, uint32_t i, const int32_t *ids, size_t n) {
-    const way w = way_through(p, i, ids, n, false);
+    const rg_prefix_wish wish = {.ids = ids, .n = n};
+    const way w = way_through(p, i, &wish, false);
     if (!go(p, &w)) start_cold(p, i);
 }
 

@@ -24,10 +24,16 @@ rg_session *rg_prefix_session(rg_prefix *p, uint32_t i);
 uint64_t rg_prefix_bytes(const rg_prefix *p);
 uint32_t rg_prefix_count(const rg_prefix *p);
 
-/* Chooses one of the sessions that are not busy[] and puts it to the longest prefix of ids[n] that
- * any session can give, busy ones included. Returns its index; *cached tokens need no evaluation.
- * At least one session is not busy. */
-uint32_t rg_prefix_choose(rg_prefix *p, const int32_t *ids, size_t n, const bool *busy,
+/* A prompt, and how many of the best logits behind it will be looked at; 0: all. */
+typedef struct rg_prefix_wish {
+    const int32_t *ids; /* [n] */
+    size_t n;
+    uint32_t n_best;
+} rg_prefix_wish;
+/* Chooses one of the sessions that are not busy[] and puts it to the longest prefix of the prompt
+ * that any session can give, busy ones included. Returns its index; *cached tokens need no
+ * evaluation. At least one session is not busy. */
+uint32_t rg_prefix_choose(rg_prefix *p, const rg_prefix_wish *wish, const bool *busy,
                           uint32_t *cached);
 /* Puts session i to the longest prefix of ids[n] that it can go back to itself: after a failure. */
 void rg_prefix_restore(rg_prefix *p, uint32_t i, const int32_t *ids, size_t n);

@@ -105,6 +105,8 @@ static size_t collect(const rg_server *s, meter m[METERS_MAX]) {
         {"rss_peak_bytes", "gauge", (double)e->rss_peak_bytes},
         {"draft_offered_total", "counter", (double)e->draft_offered},
         {"draft_accepted_total", "counter", (double)e->draft_accepted},
+        {"logit_rows_whole_total", "counter", (double)e->logit_rows_whole},
+        {"logit_rows_best_total", "counter", (double)e->logit_rows_best},
         {"uptime_s", "gauge", (double)(rg_now_ns() - s->begin_ns) * 1e-9},
     };
     _Static_assert(RG_ARRAY_LEN(all) <= METERS_MAX, "meters fit");

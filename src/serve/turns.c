@@ -140,6 +140,11 @@ static rg_code on_part(void *job, const rg_part *part, rg_status *st) {
     return rg_job_part(job, part, st);
 }
 
+/* How many of the best logits the job's picks look at; 0: all, as a guide may forbid any token. */
+static uint32_t best_of(const rg_job *job) {
+    return job->guide ? 0 : rg_reply_best(job->reply);
+}
+
 static void take(rg_turns *t, rg_job *job) {
     bool busy[RG_SERVE_SESSIONS_MAX];
     for (uint32_t i = 0; i < t->n_slot; i++)
@@ -148,7 +153,8 @@ static void take(rg_turns *t, rg_job *job) {
     /* One of the idle sessions may change: none may lose what is not on disk. */
     while (t->vault && save_one(t))
         continue;
-    const uint32_t i = rg_prefix_choose(t->prefix, job->ids, job->n_ids, busy, &cached);
+    const rg_prefix_wish wish = {.ids = job->ids, .n = job->n_ids, .n_best = best_of(job)};
+    const uint32_t i = rg_prefix_choose(t->prefix, &wish, busy, &cached);
     cached = rg_disk_load(t->vault, t->prefix, i, job->ids, job->n_ids, cached);
     slot *s = &t->slots[i];
     memcpy(s->ids, job->ids, job->n_ids * sizeof *job->ids);
@@ -302,7 +308,8 @@ static void add_part(rg_turns *t, window *w, uint32_t i, uint32_t n) {
     const uint32_t from = rg_session_length(session);
     memcpy(t->rows + w->n_row, s->ids + from, n * sizeof *t->rows);
     rg_batch_part *part = &w->parts[w->n_part];
-    *part = (rg_batch_part){.session = session, .n_ids = n, .want_logits = true};
+    *part = (rg_batch_part){
+        .session = session, .n_ids = n, .want_logits = true, .n_best = best_of(job)};
     if (n == 1 && from >= job->n_ids && from + 1 == s->n_ids && !s->alone) {
         part->reply = job->reply;
         part->n_more = job->n_predict ? job->n_predict - job->n_made - 1 : UINT32_MAX;

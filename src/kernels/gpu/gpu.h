@@ -56,6 +56,9 @@ typedef struct rg_gpu_info {
  * devices: that is no failure. */
 RG_MUST_CHECK rg_code rg_gpu_enumerate(rg_gpu_info *out, uint32_t cap, uint32_t *n, rg_status *st);
 
+/* Which of info[n] opening takes for this wish (rg_gpu_options.device); n or more: none. */
+uint32_t rg_gpu_choose(const rg_gpu_info *info, uint32_t n, int32_t wanted);
+
 typedef struct rg_gpu_options {
     int32_t device;         /* index as enumerated; < 0: the first discrete usable one, else the
                                first integrated, else any */
@@ -230,5 +233,6 @@ RG_MUST_CHECK rg_code rg_gpu_transfer_wait(rg_gpu *gpu, uint64_t value, uint64_t
                                            rg_status *st);
 /* The device's time for a list that is done; 0: not known. */
 uint64_t rg_gpu_transfer_ns(const rg_gpu_list *list);
+bool rg_gpu_transfer_timed(const rg_gpu *gpu); /* whether its queue has time stamps */
 
 #endif

@@ -11,6 +11,11 @@ rg_code rg_gpu_enumerate(rg_gpu_info *out, uint32_t cap, uint32_t *n, rg_status 
     *n = 0;
     return RG_OK;
 }
+uint32_t rg_gpu_choose(const rg_gpu_info *info, uint32_t n, int32_t wanted) {
+    (void)info;
+    (void)wanted;
+    return n;
+}
 
 rg_code rg_gpu_open(rg_gpu **out, const rg_gpu_options *opt, rg_status *st) {
     (void)opt;
@@ -214,6 +219,10 @@ rg_code rg_gpu_transfer_wait(rg_gpu *gpu, uint64_t value, uint64_t timeout_ns, r
 uint64_t rg_gpu_transfer_ns(const rg_gpu_list *list) {
     (void)list;
     return 0;
+}
+bool rg_gpu_transfer_timed(const rg_gpu *gpu) {
+    (void)gpu;
+    return false;
 }
 void rg_gpu_drain(rg_gpu *gpu) {
     (void)gpu;

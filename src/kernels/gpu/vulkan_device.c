@@ -25,10 +25,19 @@ static uint32_t rank_of(const rg_gpu_info *info) {
     return strcmp(info->kind, "software") == 0 ? 1 : 2;
 }
 
+uint32_t rg_gpu_choose(const rg_gpu_info *info, uint32_t n, int32_t wanted) {
+    uint32_t best = 0;
+    if (wanted >= 0) return (uint32_t)wanted;
+    for (uint32_t i = 1; i < n; i++) {
+        if (rank_of(&info[i]) > rank_of(&info[best])) best = i;
+    }
+    return best;
+}
+
 static rg_code pick_device(rg_gpu *gpu, int32_t wanted, rg_status *st) {
     VkPhysicalDevice devices[RG_GPU_DEVICES_MAX];
     rg_gpu_info info[RG_GPU_DEVICES_MAX];
-    uint32_t n = 0, best = 0;
+    uint32_t n = 0;
     if (gpu->instance.library) {
         n = RG_GPU_DEVICES_MAX;
         const VkResult r =
@@ -36,11 +45,9 @@ static rg_code pick_device(rg_gpu *gpu, int32_t wanted, rg_status *st) {
         if (r != VK_SUCCESS && r != VK_INCOMPLETE) n = 0;
     }
     if (n == 0) return rg_fail(st, RG_UNSUPPORTED, "no Vulkan device: loader or driver is missing");
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++)
         rg_vk_describe(&gpu->instance, devices[i], &info[i]);
-        if (rank_of(&info[i]) > rank_of(&info[best])) best = i;
-    }
-    if (wanted >= 0) best = (uint32_t)wanted;
+    const uint32_t best = rg_gpu_choose(info, n, wanted);
     if (best >= n) {
         return rg_fail(st, RG_UNSUPPORTED, "device %d is wanted, there are %u", (int)wanted, n);
     }

@@ -147,11 +147,15 @@ rg_code rg_gpu_buffer_import(rg_gpu *gpu, rg_gpu_buffer *out, void *memory, size
 
 /* ---- lists ---------------------------------------------------------------------------------- */
 
+bool rg_gpu_transfer_timed(const rg_gpu *gpu) {
+    return gpu->queues.transfer_bits && gpu->info.stamp_ns > 0.0;
+}
+
 rg_code rg_gpu_transfer_create(rg_gpu_list **out, rg_gpu *gpu, rg_status *st) {
     RG_TRY(rg_vk_list_create(out, gpu, gpu->queues.transfer_family, st));
     rg_gpu_list *list = *out;
     list->transfer = true;
-    if (!gpu->queues.transfer_bits || gpu->info.stamp_ns <= 0.0) return RG_OK;
+    if (!rg_gpu_transfer_timed(gpu)) return RG_OK;
     const VkQueryPoolCreateInfo info = {.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO,
                                         .queryType = VK_QUERY_TYPE_TIMESTAMP,
                                         .queryCount = 2};
