@@ -298,5 +298,5 @@ int main(void) {
         cmocka_unit_test(lost_device),
         cmocka_unit_test(choice),
     };
-    return failed_or_leaked(cmocka_run_group_tests(tests, NULL, NULL));
+    return failed_or_leaked(cmocka_run_group_tests(tests, NULL, gpu_kept_release));
 }

@@ -13,7 +13,9 @@ static void prewarm(void **state) {
     bench b = open_bench("c-f32.gguf", "c-f32", 90);
     rg_core_options o = gpu_options(16);
     o.gpu_prewarm = RG_GPU_PREWARM_ON;
+    gpu_kept_fresh(true);
     rg_core *core = open_core(&b, &o);
+    gpu_kept_fresh(false);
     rg_seq *seq = NULL;
     rg_status st = {0};
     sheet s = new_sheet(&b);
@@ -309,5 +311,5 @@ int main(void) {
         cmocka_unit_test(prewarm),      cmocka_unit_test(switches),  cmocka_unit_test(pairs),
         cmocka_unit_test(profile_rows), cmocka_unit_test(few_alone),
     };
-    return failed_or_leaked(cmocka_run_group_tests(tests, NULL, NULL));
+    return failed_or_leaked(cmocka_run_group_tests(tests, NULL, gpu_kept_release));
 }
