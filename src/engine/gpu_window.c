@@ -691,6 +691,7 @@ static rg_code record_all(rg_seq *seq, bool all, rg_status *st) {
         RG_TRY(rg_gpu_record_rows(seq, wide[i], 0, st));
     RG_TRY(record_few(seq, st));
     for (uint32_t T = 1; T <= decode_rows(seq, all) && T <= n_ctx; T++) {
+        if (T == 3) continue;
         RG_TRY(rg_gpu_record_rows(seq, T, n_ctx - T, st)); /* blocks are selected there */
         RG_TRY(rg_gpu_record_rows(seq, T, 0, st));
     }
