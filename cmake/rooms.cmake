@@ -86,6 +86,16 @@ set(RG_TEST_ENV
   "UBSAN_OPTIONS=print_stacktrace=1"
   "TSAN_OPTIONS=allocator_may_return_null=1:halt_on_error=1:second_deadlock_stack=1")
 
+# A test's cores share devices (support/gpu_kept.h). The linker of Darwin has no --wrap.
+function(rg_test_keeps_gpu name)
+  if(CMAKE_SYSTEM_NAME STREQUAL "Darwin")
+    return()
+  endif()
+  target_sources(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/support/gpu_kept.c)
+  target_compile_definitions(${name} PRIVATE RG_TEST_GPU_KEPT)
+  target_link_options(${name} PRIVATE -Wl,--wrap=rg_gpu_open,--wrap=rg_gpu_close)
+endfunction()
+
 # A cmocka executable. Exit 77 means skipped. Data lies under tests/data and ../shared. A room's
 # tests carry its name as label.
 function(rg_test name)
@@ -104,6 +114,9 @@ function(rg_test name)
     string(REPLACE "ASAN_OPTIONS=" "ASAN_OPTIONS=detect_leaks=0:" env "${RG_TEST_ENV}")
     # A software device compiles its kernels anew for each set of switches, on the test's cores.
     set_tests_properties(${name} PROPERTIES ENVIRONMENT "${env}" TIMEOUT 1800)
+    if("rg_engine" IN_LIST ARG_LIBS OR "rg_api" IN_LIST ARG_LIBS)
+      rg_test_keeps_gpu(${name})
+    endif()
   endif()
   if(ARG_LABELS)
     set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}")

@@ -356,5 +356,5 @@ int main(int argc, char **argv) {
         cmocka_unit_test(draft_block),
         cmocka_unit_test(text_that_repeats),
     };
-    return failed_or_leaked(cmocka_run_group_tests(tests, NULL, NULL));
+    return failed_or_leaked(cmocka_run_group_tests(tests, NULL, gpu_kept_release));
 }

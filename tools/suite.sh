@@ -24,9 +24,10 @@ tsan)
     ;;
 clang)
     # Another compiler may change what the arithmetic gives, and the C around it; the tests from
-    # outside (server, commands) would only say it again, and so would a software device.
+    # outside (server, commands) would only say it again, and so would a software device. The
+    # kernels as ARM code come from a compiler of their own.
     select=(-L '^(base|quant|kernels|model|engine|stream|store|text|golden|fuzz|sim)$'
-        -E '^gpu_(arena_|draft_|shape_|timing_|window_)?(test|demo)$')
+        -E '^(arm_test|gpu_(arena_|draft_|shape_|timing_|window_)?(test|demo))$')
     ;;
 asan)
     # The longest tests of a software device, which no sanitizer sees into: in `make soak`.

@@ -452,7 +452,9 @@ static void drafts_are_built_ahead(void **state) {
     setup s = {.of = &subjects[2], .b = open_bench("k-mtp.gguf", "k-mtp", 60)};
     rg_core_options o = gpu_options(16);
     o.gpu_prewarm = RG_GPU_PREWARM_ON;
+    gpu_kept_fresh(true);
     s.core = open_core(&s.b, &o);
+    gpu_kept_fresh(false);
     s.truth = new_sheet(&s.b);
     s.plain = new_seq(&s);
     s.drafted = new_seq(&s);
@@ -517,7 +519,7 @@ int main(void) {
         cmocka_unit_test(projection_of_two_matrices),
     };
     snprintf(apart_path, sizeof apart_path, "/tmp/rg_gpu_draft_test_%ld.gguf", (long)getpid());
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests(tests, NULL, gpu_kept_release);
     remove(apart_path);
     return failed_or_leaked(failed);
 }

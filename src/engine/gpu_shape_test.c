@@ -175,7 +175,7 @@ int main(void) {
     snprintf(cache, sizeof cache, "/tmp/rg_gpu_shape_test_%ld.bin", (long)getpid());
     const struct CMUnitTest tests[] = {cmocka_unit_test(any_table_same_bits),
                                        cmocka_unit_test(sweep), cmocka_unit_test(nowhere)};
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests(tests, NULL, gpu_kept_release);
     remove(cache);
     return failed_or_leaked(failed);
 }

@@ -230,5 +230,5 @@ int main(void) {
         cmocka_unit_test(charter),  cmocka_unit_test(batches), cmocka_unit_test(selection),
         cmocka_unit_test(refusals), cmocka_unit_test(faults),
     };
-    return failed_or_leaked(cmocka_run_group_tests(tests, NULL, NULL));
+    return failed_or_leaked(cmocka_run_group_tests(tests, NULL, gpu_kept_release));
 }

@@ -47,5 +47,5 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(timing),
     };
-    return failed_or_leaked(cmocka_run_group_tests(tests, NULL, NULL));
+    return failed_or_leaked(cmocka_run_group_tests(tests, NULL, gpu_kept_release));
 }

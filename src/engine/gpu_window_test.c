@@ -9,7 +9,9 @@
 
 /* Behind a prewarm the first windows record nothing more, whether blocks are selected or not. */
 static void see_prewarm(const bench *b, const rg_core_options *o) {
+    gpu_kept_fresh(true);
     rg_core *core = open_core(b, o);
+    gpu_kept_fresh(false);
     rg_seq *seq = NULL;
     rg_status st = {0};
     sheet s = new_sheet(b);
@@ -355,5 +357,5 @@ int main(void) {
         cmocka_unit_test(pairs),     cmocka_unit_test(profile_rows),
         cmocka_unit_test(few_alone), cmocka_unit_test(turns_are_kept),
     };
-    return failed_or_leaked(cmocka_run_group_tests(tests, NULL, NULL));
+    return failed_or_leaked(cmocka_run_group_tests(tests, NULL, gpu_kept_release));
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "kernels/gpu/gpu.h"
+#include "support/gpu_kept.h"
 
 /* Whether there is a device; without one a test program returns 77. */
 static inline bool gpu_here(void) {
