@@ -165,5 +165,5 @@ int main(void) {
         cmocka_unit_test(the_best_are_enough_for_some),
         cmocka_unit_test(a_generation_goes_on),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, gpu_kept_release);
 }

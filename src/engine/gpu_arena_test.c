@@ -77,10 +77,11 @@ static void charter(void **state) {
     bench b = open_bench("a-mix.gguf", "a-mix", 18);
     const uint32_t all = b.model->hp.n_expert * b.model->hp.n_layer;
     sheet want = new_sheet(&b);
-    const arm arms[] = {{RG_GPU_ARENA_STAGED, 0, false, -1},
-                        {RG_GPU_ARENA_STAGED, 1, true, 4},
-                        {RG_GPU_ARENA_STAGED, all / 3, false, 4},
-                        {RG_GPU_ARENA_HOST, all / 3, false, -1}};
+    const arm arms[] = {
+        {RG_GPU_ARENA_STAGED, 0, false, -1},      {RG_GPU_ARENA_STAGED, 1, true, 4},
+        {RG_GPU_ARENA_STAGED, all / 3, false, 4}, {RG_GPU_ARENA_HOST, all / 3, false, -1},
+        {RG_GPU_ARENA_MAPPED, 0, false, 4}, /* turns of several waves */
+        {RG_GPU_ARENA_MAPPED, 1, true, -1}};
     resident(&b, &want);
     for (size_t i = 0; i < RG_ARRAY_LEN(arms); i++)
         check_arm(&b, &want, &arms[i]);

@@ -194,5 +194,5 @@ static void rows_as_they_are_wanted(void **state) {
 int main(void) {
     if (!gpu_here()) return 77;
     const struct CMUnitTest tests[] = {cmocka_unit_test(rows_as_they_are_wanted)};
-    return failed_or_leaked(cmocka_run_group_tests(tests, NULL, NULL));
+    return failed_or_leaked(cmocka_run_group_tests(tests, NULL, gpu_kept_release));
 }

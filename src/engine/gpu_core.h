@@ -192,8 +192,7 @@ bool rg_gpu_window_settles(const rg_core *core, uint32_t T);
  * of whole chunks, or of every number of rows. */
 rg_code rg_gpu_prewarm_run(rg_seq *seq, bool all, rg_status *st);
 /* Records windows of T rows behind pos0 whose n_best best logits come back (0: all), which builds
- * their kernels. Longer ones than chunk or
- * context are passed over. */
+ * their kernels. Longer ones than chunk or context are passed over. */
 rg_code rg_gpu_record_rows(rg_seq *seq, uint32_t T, uint32_t pos0, uint32_t n_best, rg_status *st);
 /* No recorded window is used again. */
 void rg_gpu_forget(rg_gpu_core *g);

@@ -493,7 +493,8 @@ static rg_code run_wave(turns *t, uint32_t layer, waves *v, rg_status *st) {
         n = list_ready(t->w, layer, v->turn, experts);
         RG_TRY(run_ready(t, layer, v, experts, n, st));
     }
-    if (t->gated && !v->turn->n_left)
+    /* Not where the experts of a later wave have yet to be handed over: they come first. */
+    if (t->gated && !v->turn->n_left && (split || v->open.go))
         RG_TRY(hand_ahead(t, layer, v, split && v->turn->n_pending, st));
     RG_TRY(run_guess(t, layer, v, st));
     n = split ? 0 : list_ready(t->w, layer, v->turn, experts);
