@@ -479,7 +479,7 @@ class Behaviour(unittest.TestCase):
         s = Server("--heartbeat", "1")
         try:
             ask = {"messages": [{"role": "user", "content": "Who art thou?"}], "stream": True,
-                   "ignore_eos": True, "max_tokens": 1800}
+                   "ignore_eos": True, "max_tokens": 3900}
             with concurrent.futures.ThreadPoolExecutor(2) as pool:
                 got = list(pool.map(lambda _: s.ask("/v1/chat/completions", ask), range(2)))
             beats = [g[2].count(b": still here") for g in got]

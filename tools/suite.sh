@@ -16,9 +16,10 @@ select=()
 front=()
 case $preset in
 tsan)
-    # The rooms whose code runs on several threads.
+    # The rooms whose code runs on several threads; but for a software device, whose own run unseen.
     targets=(tests_base tests_stream tests_store tests_serve draft_sessions_test regolith)
-    select=(-L '^(base|stream|store|serve)$' -E '^(pack_|budget|sim$|cache_model|serve_prefix)')
+    select=(-L '^(base|stream|store|serve)$'
+        -E '^(pack_|budget|sim$|cache_model|serve_(prefix|gpu))')
     # gcc 12's runtime dies on kernels that randomise addresses widely.
     if setarch -R true 2>/dev/null; then front=(setarch -R); fi
     ;;
@@ -31,7 +32,7 @@ clang)
     ;;
 asan)
     # The longest tests of a software device, which no sanitizer sees into: in `make soak`.
-    select=(-E '^gpu_((arena|draft|drafts_matrix|shape)_test|arena_cli)$')
+    select=(-E '^(serve_gpu_test|gpu_((arena|draft|drafts_matrix|shape)_test|arena_cli))$')
     ;;
 soak) ;; # the whole suite, the long forms included
 esac

@@ -12,6 +12,7 @@
 #include "base/cpu.h"
 #include "base/cursor.h"
 #include "base/log.h"
+#include "base/look.h"
 #include "base/map.h"
 #include "base/os.h"
 #include "base/pool.h"

@@ -5,9 +5,10 @@
 #define RG_BASE_LOOK_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
-#include "base/base.h"
+#include "base/clock.h"
 
 /* Returns when *n is not 0, or after `ns`; whether it is. */
 static inline bool rg_look(const atomic_uint *n, uint64_t ns) {

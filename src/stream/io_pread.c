@@ -5,7 +5,6 @@
  * Threads: `lock` guards both rings and `stop`. It is taken inside the scheduler's lock by submit
  * and alone by everyone else; nothing else is taken under it.
  */
-#include "base/look.h"
 #include "stream/io.h"
 
 #include <errno.h>

@@ -34,8 +34,6 @@
  */
 #include "stream/sched.h"
 
-#include "base/look.h"
-
 #include <errno.h>
 #include <string.h>
 #include <xxhash.h>

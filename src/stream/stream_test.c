@@ -183,11 +183,13 @@ static void test_devices_agree(void **state) {
         rg_stream_options o = options(slots);
         rg_stream_meters first = {0};
         uint32_t failed;
-        for (uint32_t way = uring ? 0 : 2; way < 6; way++) {
-            o.backend = way < 2 ? RG_STREAM_URING : way < 4 ? RG_STREAM_PREAD : RG_STREAM_AUTO;
+        for (uint32_t way = uring ? 0 : 2; way < 8; way++) {
+            const bool pread = way == 2 || way == 3 || way == 6;
+            o.backend = way < 2 ? RG_STREAM_URING : pread ? RG_STREAM_PREAD : RG_STREAM_AUTO;
             o.direct = way == 1 || way == 3 ? RG_DIRECT_OFF : RG_DIRECT_AUTO;
             o.read_bytes_max = way == 4 ? 8192 : 0;
             o.staged = way == 5;
+            o.look_ns = way >= 6 ? 100000 : 0;
             const rg_stream_meters m = run(&o, 12, &failed);
             assert_int_equal(failed, 0);
             if (m.reads == 0) continue;
@@ -216,6 +218,7 @@ static void test_faults_are_survived(void **state) {
     o.retries_max = 8;
     for (uint32_t way = 0; way < 2; way++) {
         o.backend = way ? RG_STREAM_PREAD : RG_STREAM_AUTO;
+        o.look_ns = way ? 50000 : 0;
         const rg_stream_meters m = run(&o, 8, &failed);
         assert_int_equal(failed, 0);
         assert_true(m.retries > 0 && m.checksum_errors > 0);
