@@ -5,8 +5,8 @@
 
 #include "engine/gpu_core.h"
 
-#define RG_GPU_ANSWER_NS ((uint64_t)120 * 1000000000u) /* a device that answers later is given up  \
-                                                        */
+/* A device that answers later is given up. */
+#define RG_GPU_ANSWER_NS ((uint64_t)120 * 1000000000u)
 
 typedef struct rg_gpu_pass {
     const rg_window *win;
