@@ -196,7 +196,7 @@ uint64_t rg_gpu_pass_key(const rg_gpu_pass *w) {
         indexed += (seg->pos0 + seg->n) / l->attn.ratio > keep;
     }
     const uint64_t of_seq = seg->seq->gpu->memory.address * 8192 + indexed * 32;
-    return of_seq + 2 * w->win->T + rg_gpu_pass_moce(w);
+    return of_seq + 2 * (uint64_t)w->win->T + rg_gpu_pass_moce(w);
 }
 
 static rg_gpu_whole *whole_of(const rg_gpu_pass *w) {
