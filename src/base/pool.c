@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 
 #include "base/alloc.h"
+#include "base/look.h"
 
 #define SPIN_TURNS 2000
 
@@ -41,18 +42,6 @@ struct rg_pool {
     pool_worker workers[RG_POOL_THREADS_MAX];
 };
 
-#if defined(__x86_64__)
-static void pause_turn(void) {
-    __builtin_ia32_pause();
-}
-#elif defined(__aarch64__)
-static void pause_turn(void) {
-    __asm__ volatile("yield");
-}
-#else
-static void pause_turn(void) {}
-#endif
-
 static void run_share(const pool_job *job, int thread) {
     const size_t begin = (size_t)thread * job->share;
     if (begin >= job->n) return;
@@ -64,7 +53,7 @@ static void run_share(const pool_job *job, int thread) {
 static bool wait_epoch(rg_pool *pool, uint64_t seen) {
     for (int i = 0; i < SPIN_TURNS; i++) {
         if (atomic_load_explicit(&pool->epoch, memory_order_acquire) != seen) return true;
-        pause_turn();
+        rg_look_pause();
     }
     pthread_mutex_lock(&pool->lock);
     while (!pool->stop && atomic_load_explicit(&pool->epoch, memory_order_acquire) == seen) {
@@ -139,7 +128,7 @@ int rg_pool_threads(const rg_pool *pool) {
 static void wait_done(rg_pool *pool) {
     for (int i = 0; i < SPIN_TURNS; i++) {
         if (atomic_load_explicit(&pool->left, memory_order_acquire) == 0) return;
-        pause_turn();
+        rg_look_pause();
     }
     pthread_mutex_lock(&pool->lock);
     while (atomic_load_explicit(&pool->left, memory_order_acquire) != 0) {

@@ -60,7 +60,6 @@ typedef struct turns {
     bool gated;
     uint32_t end;    /* the layer behind the last one */
     opened open;     /* the layer whose turn comes */
-    uint64_t last;   /* end of the window's last list; 0: not handed over */
     uint64_t handed; /* end of the last list that was handed over */
     /* Of the host's timeline: the first and the last value that lists wait for, which have no gaps;
      * the last one that it got. */
@@ -301,8 +300,8 @@ static rg_code go_on(turns *t, uint32_t layer, rg_status *st) {
     if (layer + 1 < t->end) {
         RG_TRY(put_layer(t, layer + 1, st));
     } else {
-        t->last = rg_gpu_next(t->w->g->gpu);
-        RG_TRY(put(t, t->end, STEP_ROUTER, (rg_gpu_part){.signal = t->last}, st));
+        const uint64_t last = rg_gpu_next(t->w->g->gpu);
+        RG_TRY(put(t, t->end, STEP_ROUTER, (rg_gpu_part){.signal = last}, st));
     }
     return submit(t, st);
 }

@@ -82,7 +82,7 @@ static uint32_t uring_submit(rg_io *io, const rg_io_op *ops, uint32_t n) {
 static void look(uring_io *u) {
     const uint64_t begin = rg_now_ns();
     while (io_uring_cq_ready(&u->ring) == 0 && rg_now_ns() - begin < u->look_ns)
-        continue;
+        rg_look_pause();
 }
 
 static uint32_t uring_reap(rg_io *io, rg_io_done *out, uint32_t max, uint64_t timeout_ns) {
