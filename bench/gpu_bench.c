@@ -1,13 +1,15 @@
 /* Micro-benchmark of the GPU ops: gpu_bench [--device N] [--mib N] [--reps N] [--sweep] [TYPE...].
  *
  * Tab-separated lines: what, type, rows, milliseconds (median), GB/s or GFLOP/s, share of the
- * reading ceiling measured in the same run. Then copies, a hand-shake between host and device, and
- * what a submission costs.
+ * reading ceiling measured in the same run. Products over interleaved rows count the bytes that the
+ * weights take in a file, and say how many more they read. Then copies, a hand-shake between host
+ * and device, and what a submission costs.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/gpu/gpu_interleave.h"
 #include "kernels/gpu/gpu_measure.h"
 #include "kernels/gpu/gpu_ops.h"
 
@@ -54,7 +56,10 @@ static rg_code bench_product(bench *b, rg_type type, uint32_t cols, const rg_gpu
     const rg_type_info *info = rg_type_get((uint32_t)type);
     const uint32_t n_in = info->block_elems == 256 ? N_IN : N_IN_SMALL * 4;
     const size_t row = rg_row_bytes(type, n_in);
-    size_t n_out = b->bytes / row;
+    const double more =
+        how->interleaved ? (double)rg_gpu_interleaved_of(type, n_in, 2).bytes / (2.0 * (double)row)
+                         : 1.0;
+    size_t n_out = (size_t)((double)b->bytes / ((double)row * more));
     if (n_out > 16384u * 16) n_out = 16384u * 16;
     if (cols > RG_GPU_ROWS_MAX && n_out > 8192) n_out = 8192;
     const rg_gpu_product p = {.w = b->w.address,
@@ -77,17 +82,31 @@ static rg_code bench_product(bench *b, rg_type type, uint32_t cols, const rg_gpu
     RG_TRY(time_list(b, &ns));
     const double bytes = (double)n_out * (double)row;
     if (cols <= RG_GPU_ROWS_MAX) {
-        printf("mul\t%s\t%u\t%.4f\t%.1f GB/s\t%.1f %%\tgroup %u%s\n", info->name, cols, ns * 1e-6,
+        printf("mul\t%s\t%u\t%.4f\t%.1f GB/s\t%.1f %%\tgroup %u%s", info->name, cols, ns * 1e-6,
                bytes / ns, 100.0 * bytes / ns / b->ceiling, way.group_rows,
                way.loop ? " loop" : "");
+        if (way.interleaved) printf(" interleaved, %.2f times the bytes", more);
+        printf("\n");
     } else {
         const double flop = 2.0 * (double)n_out * n_in * cols;
-        printf("tile\t%s\t%u\t%.4f\t%.1f GFLOP/s\t\tside %u depth %u%s\n", info->name, cols,
+        printf("tile\t%s\t%u\t%.4f\t%.1f GFLOP/s\t\tside %u depth %u%s%s\n", info->name, cols,
                ns * 1e-6, flop / ns, way.side, way.depth,
-               way.no_matrix ? " without matrix units" : "");
+               way.no_matrix ? " without matrix units" : "", way.interleaved ? " interleaved" : "");
     }
     fflush(stdout);
     return RG_OK;
+}
+
+static rg_code bench_interleaved(bench *b, rg_type type) {
+    rg_gpu_product_way way = {.interleaved = true};
+    if (!rg_gpu_can_interleave(type, N_IN)) return RG_OK;
+    for (uint32_t cols = 1; cols <= 8; cols *= 2) {
+        RG_TRY(bench_product(b, type, cols, &way));
+        for (way.group_rows = 2; b->sweep && way.group_rows * cols <= 32; way.group_rows *= 2)
+            RG_TRY(bench_product(b, type, cols, &way));
+        way.group_rows = 0;
+    }
+    return bench_product(b, type, COLS_MAX, &way);
 }
 
 static rg_code bench_type(bench *b, rg_type type) {
@@ -232,7 +251,9 @@ static rg_code run_bench(bench *b, int32_t device, char **types, int n_type) {
         bool wanted = n_type == 0;
         for (int i = 0; i < n_type; i++)
             wanted = wanted || (type && strcmp(types[i], type->name) == 0);
-        if (type && wanted && rg_gpu_computes((rg_type)t)) RG_TRY(bench_type(b, (rg_type)t));
+        if (!type || !wanted || !rg_gpu_computes((rg_type)t)) continue;
+        RG_TRY(bench_type(b, (rg_type)t));
+        RG_TRY(bench_interleaved(b, (rg_type)t));
     }
     RG_TRY(bench_copies(b));
     return bench_shakes(b);

@@ -37,7 +37,7 @@ function(rg_gpu_programs target)
     if(uses)
       set(types "")
       if(RG_SPIRV_OPT)
-        set(types 0 2 8 12 13 14 16 17 18 20 21 22 23)
+        set(types 0 2 8 12 13 14 16 17 18 20 21 22 23 80 81 82 85 86) # from 64 on: interleaved
       endif()
       foreach(type any ${types})
         set(own ${name}_dot)

@@ -1,6 +1,7 @@
 /* Products on the device: every weight type against double, one to nine rows and tiles; a row has
  * the same bits whatever is computed beside it.
  */
+#include "kernels/gpu/gpu_interleave.h"
 #include "kernels/gpu_check.h"
 #include "support/released.h"
 
@@ -63,6 +64,8 @@ typedef struct setup {
     float *x;                     /* [ROWS][n_in] */
     double *want;                 /* [ROWS][N_EXP][N_OUT] */
     rg_gpu_buffer wb, xb, cb, yb; /* cb: xb as codes */
+    rg_gpu_buffer ib;             /* the same experts with interleaved rows, of types that can */
+    uint64_t i_stride;
 } setup;
 
 /* Replaces x by what its codes stand for; each value is within half a step of its group. */
@@ -120,6 +123,21 @@ static void check_codes(setup *s) {
     rg_free(plain);
 }
 
+/* Pairs in two goes, as threads that share a matrix would. */
+static void interleave(setup *s) {
+    if (!rg_gpu_can_interleave(s->f->type, s->n_in)) return;
+    s->i_stride = rg_gpu_interleaved_of(s->f->type, s->n_in, N_OUT).bytes;
+    uint8_t *all = test_alloc(N_EXP * s->i_stride);
+    for (uint32_t e = 0; e < N_EXP; e++) {
+        const uint8_t *src = s->w + (size_t)e * N_OUT * s->row_bytes;
+        uint8_t *dst = all + e * s->i_stride;
+        rg_gpu_interleave(s->f->type, s->n_in, N_OUT, src, dst, 3, (N_OUT + 1) / 2);
+        rg_gpu_interleave(s->f->type, s->n_in, N_OUT, src, dst, 0, 3);
+    }
+    s->ib = gpu_filled(&gc, all, N_EXP * s->i_stride);
+    rg_free(all);
+}
+
 static setup setup_make(draws *d, const format *f, uint32_t n_in) {
     setup s = {.f = f, .n_in = n_in, .row_bytes = rg_row_bytes(f->type, n_in)};
     const size_t rows = (size_t)N_EXP * N_OUT;
@@ -134,6 +152,7 @@ static setup setup_make(draws *d, const format *f, uint32_t n_in) {
     s.yb = gpu_filled(&gc, NULL, sizeof(float) * ROWS * N_OUT);
     s.cb = gpu_filled(&gc, NULL, rg_gpu_act_bytes(n_in) * ROWS);
     if (!rg_gpu_takes_floats(f->type)) check_codes(&s);
+    interleave(&s);
     return s;
 }
 
@@ -142,6 +161,7 @@ static void setup_free(setup *s) {
     rg_gpu_buffer_destroy(gc.gpu, &s->xb);
     rg_gpu_buffer_destroy(gc.gpu, &s->cb);
     rg_gpu_buffer_destroy(gc.gpu, &s->yb);
+    rg_gpu_buffer_destroy(gc.gpu, &s->ib);
     rg_free(s->w);
     rg_free(s->x);
     rg_free(s->want);
@@ -164,11 +184,30 @@ static rg_gpu_product product_of(const setup *s, uint32_t rows) {
 
 /* Rows 0..rows of one product into got [rows][N_OUT]. */
 static void multiply(const setup *s, const rg_gpu_product_way *way, uint32_t rows, float *got) {
-    const rg_gpu_product p = product_of(s, rows);
+    rg_gpu_product p = product_of(s, rows);
+    if (way->interleaved) p.w = s->ib.address;
     rg_gpu_list_begin(gc.list, false);
     rg_gpu_mul(gc.list, &p, way);
     gpu_run_list(&gc);
     gpu_fetch(&gc, &s->yb, got, sizeof(float) * rows * N_OUT);
+}
+
+/* Interleaved rows, in tiles and row by row: the bits of the rows as they are in a file. */
+static void check_interleaved(const setup *s, const uint32_t *rows, size_t n, const float *first) {
+    float *got = test_alloc(sizeof(float) * ROWS * N_OUT);
+    rg_gpu_product_way way = {.type = s->f->type, .interleaved = true, .side = 2};
+    for (int matrix = 0; matrix < 2; matrix++) {
+        way.no_matrix = !matrix;
+        multiply(s, &way, ROWS, got);
+        assert_memory_equal(got, first, sizeof(float) * ROWS * N_OUT);
+    }
+    way.side = 0;
+    for (size_t i = 0; i < 3 * n; i++) {
+        way.group_rows = (uint32_t)(i % 3) * 2;
+        multiply(s, &way, rows[i / 3], got);
+        assert_memory_equal(got, first, sizeof(float) * rows[i / 3] * N_OUT);
+    }
+    rg_free(got);
 }
 
 static void check_type(draws *d, const format *f, uint32_t n_in, const uint32_t *rows, size_t n) {
@@ -196,6 +235,7 @@ static void check_type(draws *d, const format *f, uint32_t n_in, const uint32_t 
                          j, (double)got[j], (double)first[j]);
         }
     }
+    if (s.i_stride) check_interleaved(&s, rows, n, first);
     rg_free(first);
     rg_free(got);
     rg_free(want);
@@ -322,6 +362,17 @@ static void check_experts(draws *d, const format *f) {
     gpu_run_list(&gc);
     gpu_fetch(&gc, &up, by_slot, sizeof by_slot);
     assert_memory_equal(by_tile, by_slot, sizeof by_slot);
+    if (s.i_stride) { /* the fused ones once more, with interleaved rows */
+        rg_gpu_product_way woven = fused;
+        woven.interleaved = true;
+        p.w = p.w2 = s.ib.address;
+        p.stride = s.i_stride;
+        rg_gpu_list_begin(gc.list, false);
+        rg_gpu_mul_slots(gc.list, &p, &woven, NULL, 0);
+        gpu_run_list(&gc);
+        gpu_fetch(&gc, &up, by_slot, sizeof by_slot);
+        assert_memory_equal(by_tile, by_slot, sizeof by_slot);
+    }
     rg_gpu_buffer_destroy(gc.gpu, &ib);
     rg_gpu_buffer_destroy(gc.gpu, &lb);
     rg_gpu_buffer_destroy(gc.gpu, &grids);

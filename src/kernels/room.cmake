@@ -54,6 +54,7 @@ endif()
 include(shaders)
 target_sources(rg_kernels PRIVATE ${CMAKE_SOURCE_DIR}/src/kernels/gpu/gpu_ops.c
   ${CMAKE_SOURCE_DIR}/src/kernels/gpu/gpu_measure.c
+  ${CMAKE_SOURCE_DIR}/src/kernels/gpu/gpu_interleave.c
   ${CMAKE_SOURCE_DIR}/src/kernels/gpu/gpu_tiles.c)
 if(RG_GPU)
   file(GLOB rg_gpu_driver CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/gpu/vulkan_*.c)

@@ -74,20 +74,33 @@ static uint32_t streams_for(const rg_gpu_product *p, const rg_gpu_product_way *w
     return streams_of(p->n_in, rg_gpu_takes_floats(way->type));
 }
 
+#define INTERLEAVED_FORM 64u /* behind the types: codes.glsl */
+
+/* What the programs call weights of this type in this layout. */
+static uint32_t form_of(const rg_gpu_product_way *way) {
+    return (uint32_t)way->type + (way->interleaved ? INTERLEAVED_FORM : 0);
+}
+
+/* A lane takes whole pairs of interleaved rows. */
+static uint32_t whole_rows(const rg_gpu_product_way *way, uint32_t rows) {
+    return way->interleaved && rows < 2 ? 2 : rows;
+}
+
 /* Rows of a lane for slots. */
 static uint32_t slot_rows(uint32_t n_in, const rg_gpu_product_way *way) {
+    if (way->interleaved) return whole_rows(way, way->group_rows);
     if (way->group_rows) return way->group_rows;
     return streams_of(n_in, rg_gpu_takes_floats(way->type)) <= 2 ? 2 : 1;
 }
 
 /* Rows of a lane; changes no bit. */
 static uint32_t lane_rows(const rg_gpu_product *p, const rg_gpu_product_way *way, uint32_t cols) {
-    if (way->group_rows) return way->group_rows;
-    uint32_t rows = cols == 1 ? 2 : 4;
+    if (way->group_rows) return whole_rows(way, way->group_rows);
+    uint32_t rows = cols == 1 && !way->interleaved ? 2 : 4;
     const uint32_t n_out = p->n_out + p->n_out2;
     while (rows > 1 && (rows * cols > 16 || n_out / tile_rows(streams_for(p, way), rows) < FEW))
         rows /= 2;
-    return rows;
+    return whole_rows(way, rows);
 }
 
 #define UNROLL_MAX 6u /* eights of a stream whose loop is written out */
@@ -100,8 +113,8 @@ static rg_gpu_kernel rows_kernel(const rg_gpu_product *p, const rg_gpu_product_w
     RG_ASSERT(!coding || p->n_in % 32 == 0);
     RG_ASSERT(!p->n_out2 || (!pair && !way->fused));
     return (rg_gpu_kernel){.program = "mul_rows",
-                           .spec = {(uint32_t)way->type, cols, rows, streams,
-                                    (uint32_t)way->epilogue, pair, way->fused, p->n_in, coding,
+                           .spec = {form_of(way), cols, rows, streams, (uint32_t)way->epilogue,
+                                    pair, way->fused, p->n_in, coding,
                                     !way->loop && share <= UNROLL_MAX,
                                     p->n_out2 ? 1 + (uint32_t)way->epilogue2 : 0},
                            .n_spec = 11};
@@ -161,7 +174,7 @@ static uint32_t depth_of(const rg_gpu_list *list, const rg_gpu_product *p,
 static rg_gpu_kernel tile_kernel(const rg_gpu_list *list, const rg_gpu_product *p,
                                  const rg_gpu_product_way *way, uint32_t side, bool pair,
                                  uint32_t part) {
-    const uint32_t type = (uint32_t)way->type, end = (uint32_t)way->epilogue;
+    const uint32_t type = form_of(way), end = (uint32_t)way->epilogue;
     const uint32_t streams = streams_for(p, way);
     if (!by_matrix(list, way))
         return (rg_gpu_kernel){

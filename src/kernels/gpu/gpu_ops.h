@@ -67,6 +67,8 @@ typedef struct rg_gpu_product_way {
     bool coding;         /* x are f32 rows of x_stride, which every workgroup turns into codes for
                             itself: for short rows. Not in tiles. Changes no bit */
     bool loop;           /* leaves the loop over a row a loop. Changes no bit */
+    bool interleaved;    /* the weights lie as gpu_interleave.h says; row_bytes is not used. Changes
+                            no bit */
     rg_gpu_ptr planes;   /* room where few tiles of long rows are computed in parts, then added up:
                             8 floats for each stream and result. 0: never. Changes no bit */
     size_t planes_bytes;

@@ -18,11 +18,15 @@ const uint G_IQ3S = 7936u, G_NL = 8480u, G_FP4 = 8484u;
 
 // The type is a constant of the pipeline, or of the program where that is compiled for one type
 // (RG_TYPE): drivers make better code of a small program than of a large one with dead branches.
+// From INTERLEAVED_FORM on: the type with interleaved rows.
 #ifdef RG_TYPE
-const uint TYPE = RG_TYPE;
+const uint FORM = RG_TYPE;
 #else
-layout(constant_id = 0) const uint TYPE = 0u;
+layout(constant_id = 0) const uint FORM = 0u;
 #endif
+const uint INTERLEAVED_FORM = 64u;
+const uint TYPE = FORM % INTERLEAVED_FORM;
+const bool INTERLEAVED = FORM >= INTERLEAVED_FORM;
 // Words of the type's table; of types without one, the least that an array can have.
 const uint N_VALUES = TYPE == T_IQ4_NL || TYPE == T_IQ4_XS || TYPE == T_MXFP4 || TYPE == T_NVFP4
     ? 64u : 0u;
@@ -654,6 +658,76 @@ Group group_at(uint64_t row, uint g) {
     else if (TYPE == T_IQ1_S || TYPE == T_IQ1_M) group_grid_1(row, g, u);
     else group_small(row, g, u);
     return u;
+}
+
+// ---- interleaved rows (gpu_interleave.h) -----------------------------------------------------------
+
+const bool FOURS = TYPE == T_IQ3_XXS || TYPE == T_IQ3_S; // a grid of four values an entry
+const uint EXTRA = TYPE == T_IQ2_XXS || TYPE == T_IQ3_XXS ? 1u : 2u; // bytes of a row and group
+const uint HIGH = TYPE == T_IQ2_S ? 2u : TYPE == T_IQ2_XS || TYPE == T_IQ3_S ? 1u : 0u; // bits
+const float UNIT = TYPE == T_IQ3_S ? 1.0 : TYPE == T_IQ3_XXS ? 0.25 : 0.125;
+
+struct Planes {
+    uint64_t codes, signs, extra, d;
+};
+
+// Of a matrix of so many pairs of rows of n_group groups.
+Planes planes_of(uint64_t w, uint n_pair, uint n_group) {
+    Planes p;
+    uint64_t groups = uint64_t(n_pair) * n_group;
+    p.codes = w;
+    p.signs = w + 16ul * groups;
+    p.extra = p.signs + (FOURS ? (8ul * groups + 15ul & ~15ul) : 0ul);
+    p.d = p.extra + (2ul * EXTRA * groups + 15ul & ~15ul);
+    return p;
+}
+
+uvec4 high_bits(uint extra, uint first) {
+    if (HIGH == 0u) return uvec4(0u);
+    uint e = extra >> (first * HIGH);
+    return (uvec4(e, e >> HIGH, e >> (2u * HIGH), e >> (3u * HIGH)) & ((1u << HIGH) - 1u)) << 8;
+}
+
+Group planes_group(uvec2 low, uint signs, uint extra, float d) {
+    Group u;
+    u.d = d * UNIT;
+    u.d1 = u.dm = 0.0;
+    u.m0 = u.m1 = 0;
+    uint scale = EXTRA == 1u ? extra : extra >> 8;
+    u.s0 = odd_scale(scale);
+    u.s1 = HALVES ? odd_scale(scale >> 4) : u.s0;
+    if (FOURS) {
+        u.a = grid_words(bytes_of(low.x) | high_bits(extra, 0u));
+        u.b = grid_words(bytes_of(low.y) | high_bits(extra, 4u));
+    } else {
+        uvec4 ix = bytes_of(low.x) | high_bits(extra, 0u);
+        u.a = uvec4(grid_pair(ix.x), grid_pair(ix.y));
+        u.b = uvec4(grid_pair(ix.z), grid_pair(ix.w));
+    }
+    uvec4 s = uvec4(signs, signs >> 1, signs >> 2, signs >> 3);
+    u.a = negated(u.a, s & 0x01010101u);
+    u.b = negated(u.b, s >> 4 & 0x01010101u);
+    return u;
+}
+
+// Group g of both rows of a pair.
+void planes_pair(Planes p, uint pair, uint n_group, uint g, out Group u, out Group v) {
+    uint at = pair * n_group + g;
+    uvec4 w = U32x4(p.codes).v[at];
+    uvec2 signs = FOURS ? U32x2(p.signs).v[at] : w.yw;
+    uint e = EXTRA == 1u ? uint(U16(p.extra).v[at]) : U32(p.extra).v[at];
+    vec2 d = unpackHalf2x16(U32(p.d).v[at / 8u]);
+    u = planes_group(w.xy, signs.x, e & (EXTRA == 1u ? 255u : 65535u), d.x);
+    v = planes_group(w.zw, signs.y, e >> (8u * EXTRA), d.y);
+}
+
+// Of one row.
+Group planes_row(Planes p, uint row, uint n_group, uint g) {
+    uint at = row / 2u * n_group + g, second = row & 1u;
+    uvec2 low = U32x2(p.codes).v[2u * at + second];
+    uint signs = FOURS ? U32(p.signs).v[2u * at + second] : low.y;
+    uint e = EXTRA == 1u ? u8_at(p.extra + 2u * at + second) : u16_at(p.extra + 4u * at + 2u * second);
+    return planes_group(low, signs, e, half_at(U16(p.d), 2u * (at / 8u) + second));
 }
 
 // Value i of a float row at a device address.

@@ -78,10 +78,10 @@ void store_weights(uint h, uint at, Group u) {
 }
 
 // Groups g, g + 8, ... of a row of W: this thread those from h on, every other one.
-void load_weights(uint h, uint at, uint64_t row, uint g, uint n_here) {
+void load_weights(uint h, uint at, uint64_t w, uint row, uint g, uint n_here) {
     Group u[MINE];
     [[unroll]] for (uint k = 0u; k < MINE; k++) // loads first
-        u[k] = group_at(row, g + 8u * min(h + 2u * k, n_here - 1u));
+        u[k] = weights_at(w, row, N_IN / 32u, g + 8u * min(h + 2u * k, n_here - 1u));
     [[unroll]] for (uint k = 0u; k < MINE; k++)
         if (h + 2u * k < n_here) store_weights(h + 2u * k, at, u[k]);
 }
@@ -160,7 +160,7 @@ void main() {
     load_tables(tid, 128u, p.tables);
     find_slots(tid, count, w);
     uint h_mine = tid >> 6, at_mine = tid & 63u;
-    uint64_t row = w + uint64_t(min(row0 + at_mine, p.n_out - 1u)) * p.row_bytes;
+    uint row = min(row0 + at_mine, p.n_out - 1u);
     precise float total[8u * LOADED];
     find_elements(tid);
     [[unroll]] for (uint o = 0u; o < LOADED * SIDE; o++)
@@ -175,7 +175,7 @@ void main() {
             if (g >= N_GROUP) break;
             uint n_here = min(min(DEPTH, end - n), (N_GROUP - g + 7u) / 8u);
             barrier(); // the groups before are multiplied
-            load_weights(h_mine, at_mine, row, g, n_here);
+            load_weights(h_mine, at_mine, w, row, g, n_here);
             for (uint i = tid; i < n_here * COLS; i += 128u) {
                 uint h = i / COLS, at = i % COLS;
                 load_x(h, at, x_row(slots[min(at, count - 1u)] / p.x_div, FLOATS), g + 8u * h);

@@ -40,6 +40,8 @@ float total(uint at) {
 
 // Of this lane: rows of W, rows of x, sums.
 uint64_t row[N], x[COLS];
+Planes planes[SETS]; // instead of `row`, whose rows are pairs from `pair` on
+uint pair[N];
 float acc[N * COLS];
 
 void add_floats(float w[N], uint i) {
@@ -135,8 +137,13 @@ void code_rows(uint tid) {
 
 void codes_at(uint g) {
     Group u[N];
-    [[unroll]] for (uint r = 0u; r < N; r++)
-        u[r] = group_at(row[r], g);
+    if (INTERLEAVED) {
+        [[unroll]] for (uint r = 0u; r + 1u < N; r += 2u)
+            planes_pair(planes[r / ROWS], pair[r], N_GROUP, g, u[r], u[r + 1u]);
+    } else {
+        [[unroll]] for (uint r = 0u; r < N; r++)
+            u[r] = group_at(row[r], g);
+    }
     [[unroll]] for (uint c = 0u; c < COLS; c++) {
         uvec4 a, b;
         float dx;
@@ -197,7 +204,13 @@ void main() {
     load_tables(tid, 128u, p.tables);
     uint n_row = min(TILE, n_out - row0), col0 = PAIR != 0u ? 0u : gl_WorkGroupID.y * COLS;
     uint n_col = PAIR != 0u ? 1u : min(COLS, p.n - col0);
+    uint n_pair = (n_out + 1u) / 2u;
+    if (INTERLEAVED) {
+        [[unroll]] for (uint s = 0u; s < SETS; s++)
+            planes[s] = planes_of(w[s], n_pair, N_GROUP);
+    }
     [[unroll]] for (uint r = 0u; r < N; r++) {
+        if (INTERLEAVED) pair[r] = min((row0 + mine + r % ROWS) / 2u, n_pair - 1u);
         row[r] = w[r / ROWS] + uint64_t(row0 + min(mine + r % ROWS, n_row - 1u)) * p.row_bytes;
     }
     [[unroll]] for (uint c = 0u; c < COLS; c++)

@@ -51,7 +51,7 @@ void load_codes(uint tid, uint g, uint n_here, uint row0, uint count, uint64_t w
     g += 8u * h;
     if (tid < 128u) {
         uint row = min(row0 + at, p.n_out - 1u);
-        Group u = group_at(w + uint64_t(row) * p.row_bytes, g);
+        Group u = weights_at(w, row, p.n_in / 32u, g);
         [[unroll]] for (uint k = 0u; k < 4u; k++) {
             w_tile[h][k][at >> 2][at & 3u] = u.a[k];
             w_tile[h][4u + k][at >> 2][at & 3u] = u.b[k];

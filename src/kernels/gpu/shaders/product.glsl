@@ -37,6 +37,12 @@ layout(push_constant, scalar) uniform Push {
     uint n_out2, y_stride2;
 } p;
 
+// Group g of a row of the matrix at `w`.
+Group weights_at(uint64_t w, uint row, uint n_group, uint g) {
+    if (!INTERLEAVED) return group_at(w + uint64_t(row) * p.row_bytes, g);
+    return planes_row(planes_of(w, (p.n_out + 1u) / 2u, n_group), row, n_group, g);
+}
+
 const uint EPI_NONE = 0u, EPI_SILU = 1u, EPI_SIGMOID2 = 2u, EPI_SIGMOID = 3u;
 
 float epilogue(uint kind, float v) {

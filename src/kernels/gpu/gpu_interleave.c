@@ -1,0 +1,182 @@
+/* Weights of i-quants with interleaved rows: gpu_interleave.h. */
+#include "kernels/gpu/gpu_interleave.h"
+
+#include <string.h>
+
+#include "quant/blocks.h"
+
+/* A group of 32 weights of one row. */
+typedef struct group {
+    uint8_t low[8]; /* of the indices; four of grids of eight */
+    uint8_t signs[4];
+    uint32_t high;  /* further bits of the indices, the first one's lowest */
+    uint32_t scale; /* a nibble, or one for each half */
+} group;
+
+typedef struct shape {
+    uint32_t n_index; /* of a group: 4 or 8 */
+    uint32_t extra;   /* bytes of a row */
+} shape;
+
+static bool shape_of(rg_type type, shape *out) {
+    switch (type) {
+    case RG_TYPE_IQ2_XXS:
+        *out = (shape){4, 1};
+        return true;
+    case RG_TYPE_IQ2_XS:
+    case RG_TYPE_IQ2_S:
+        *out = (shape){4, 2};
+        return true;
+    case RG_TYPE_IQ3_XXS:
+        *out = (shape){8, 1};
+        return true;
+    case RG_TYPE_IQ3_S:
+        *out = (shape){8, 2};
+        return true;
+    default:
+        return false;
+    }
+}
+
+bool rg_gpu_can_interleave(rg_type type, uint32_t n_in) {
+    shape s;
+    return shape_of(type, &s) && n_in && n_in % 256 == 0;
+}
+
+static uint64_t whole(uint64_t bytes) {
+    return (bytes + 15) / 16 * 16;
+}
+
+rg_gpu_interleaved rg_gpu_interleaved_of(rg_type type, uint32_t n_in, uint32_t n_out) {
+    shape s = {0};
+    const bool has = shape_of(type, &s);
+    RG_ASSERT(has && n_in % 256 == 0);
+    const uint64_t groups = ((uint64_t)n_out + 1) / 2 * (n_in / 32);
+    rg_gpu_interleaved p = {.signs = 16 * groups};
+    p.extra = p.signs + (s.n_index == 8 ? whole(8 * groups) : 0);
+    p.d = p.extra + whole(2 * s.extra * groups);
+    p.bytes = p.d + whole(groups / 2);
+    return p;
+}
+
+/* ---- groups of a block: e, the group's number in it ------------------------------------------ */
+
+static uint32_t word_of(const uint8_t *p) {
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+/* Four codes of seven signs and a scale. */
+static void even_signs(uint32_t w, group *g) {
+    for (uint32_t l = 0; l < 4; l++)
+        g->signs[l] = rg_ksigns_iq2xs[w >> (7 * l) & 127];
+    g->scale = w >> 28;
+}
+
+static void group_iq2_xxs(const rg_block_iq2_xxs *b, uint32_t e, group *g) {
+    memcpy(g->low, b->qs + 8 * e, 4);
+    even_signs(word_of(b->qs + 8 * e + 4), g);
+}
+
+static void group_iq2_xs(const rg_block_iq2_xs *b, uint32_t e, group *g) {
+    for (uint32_t l = 0; l < 4; l++) {
+        const uint8_t *p = b->qs + 8 * e + 2 * l;
+        g->low[l] = p[0];
+        g->high |= (uint32_t)(p[1] & 1) << l;
+        g->signs[l] = rg_ksigns_iq2xs[p[1] >> 1];
+    }
+    g->scale = b->scales[e];
+}
+
+static void group_iq2_s(const rg_block_iq2_s *b, uint32_t e, group *g) {
+    memcpy(g->low, b->qs + 4 * e, 4);
+    memcpy(g->signs, b->signs + 4 * e, 4);
+    g->high = b->qh[e];
+    g->scale = b->scales[e];
+}
+
+static void group_iq3_xxs(const rg_block_iq3_xxs *b, uint32_t e, group *g) {
+    memcpy(g->low, b->qs + 8 * e, 8);
+    even_signs(word_of(b->signs_scales + 4 * e), g);
+}
+
+static void group_iq3_s(const rg_block_iq3_s *b, uint32_t e, group *g) {
+    memcpy(g->low, b->qs + 8 * e, 8);
+    memcpy(g->signs, b->signs + 4 * e, 4);
+    g->high = b->qh[e];
+    g->scale = b->scales[e / 2] >> (4 * (e & 1)) & 15u;
+}
+
+/* Group i of a row, and the f16 scale of its block. */
+static group group_of(rg_type type, const void *row, uint32_t i, uint8_t d[2]) {
+    group g = {0};
+    const size_t bytes = rg_type_get((uint32_t)type)->block_bytes;
+    const void *block = (const uint8_t *)row + bytes * (i / 8);
+    memcpy(d, block, 2); /* all of them begin with it */
+    switch (type) {
+    case RG_TYPE_IQ2_XXS:
+        group_iq2_xxs(block, i % 8, &g);
+        break;
+    case RG_TYPE_IQ2_XS:
+        group_iq2_xs(block, i % 8, &g);
+        break;
+    case RG_TYPE_IQ2_S:
+        group_iq2_s(block, i % 8, &g);
+        break;
+    case RG_TYPE_IQ3_XXS:
+        group_iq3_xxs(block, i % 8, &g);
+        break;
+    default:
+        group_iq3_s(block, i % 8, &g);
+        break;
+    }
+    return g;
+}
+
+/* ---- packing --------------------------------------------------------------------------------- */
+
+static void put_word(uint8_t *to, uint32_t w) {
+    for (int k = 0; k < 4; k++)
+        to[k] = (uint8_t)(w >> (8 * k));
+}
+
+/* Value 4 q + k: bit 8 k + q. */
+static uint32_t sign_word(const uint8_t signs[4]) {
+    uint32_t w = 0;
+    for (uint32_t i = 0; i < 32; i++)
+        w |= (uint32_t)(signs[i / 8] >> (i % 8) & 1) << (8 * (i % 4) + i / 4);
+    return w;
+}
+
+/* Group `at` of the planes, of the first or second row of its pair. */
+static void put_group(const shape *s, const rg_gpu_interleaved *p, uint8_t *dst, uint64_t at,
+                      uint32_t second, const group *g) {
+    uint8_t *codes = dst + 16 * at + (size_t)8 * second;
+    uint8_t *extra = dst + p->extra + (2 * at + second) * s->extra;
+    memcpy(codes, g->low, s->n_index);
+    put_word(s->n_index == 8 ? dst + p->signs + 8 * at + (size_t)4 * second : codes + 4,
+             sign_word(g->signs));
+    extra[0] = (uint8_t)(s->extra == 2 ? g->high : g->scale);
+    if (s->extra == 2) extra[1] = (uint8_t)g->scale;
+}
+
+static void pack_row(rg_type type, uint32_t n_in, const rg_gpu_interleaved *p, const void *row,
+                     uint8_t *dst, uint32_t r) {
+    shape s = {0};
+    (void)shape_of(type, &s);
+    const uint64_t first = (uint64_t)(r / 2) * (n_in / 32);
+    for (uint32_t i = 0; i < n_in / 32; i++) {
+        const group none = {0};
+        uint8_t d[2] = {0};
+        const group g = row ? group_of(type, row, i, d) : none;
+        put_group(&s, p, dst, first + i, r % 2, &g);
+        memcpy(dst + p->d + 4 * ((first + i) / 8) + (size_t)2 * (r % 2), d, 2);
+    }
+}
+
+void rg_gpu_interleave(rg_type type, uint32_t n_in, uint32_t n_out, const void *src, void *dst,
+                       uint32_t pair0, uint32_t pair1) {
+    const rg_gpu_interleaved p = rg_gpu_interleaved_of(type, n_in, n_out);
+    const size_t row = rg_row_bytes(type, n_in);
+    for (uint32_t r = 2 * pair0; r < 2 * pair1; r++)
+        pack_row(type, n_in, &p, r < n_out ? (const uint8_t *)src + r * row : NULL, dst, r);
+}
