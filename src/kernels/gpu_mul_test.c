@@ -302,6 +302,21 @@ static void parts_change_no_bit(void **state) {
 
 /* ---- experts --------------------------------------------------------------------------------- */
 
+/* `p`, gate and up of slots fused, once more with interleaved rows. */
+static void check_interleaved_slots(const setup *s, rg_gpu_product p, const rg_gpu_buffer *y,
+                                    const float *want, size_t bytes) {
+    const rg_gpu_product_way way = {.type = s->f->type, .fused = true, .interleaved = true};
+    float *got = test_alloc(bytes);
+    p.w = p.w2 = s->ib.address;
+    p.stride = s->i_stride;
+    rg_gpu_list_begin(gc.list, false);
+    rg_gpu_mul_slots(gc.list, &p, &way, NULL, 0);
+    gpu_run_list(&gc);
+    gpu_fetch(&gc, y, got, bytes);
+    assert_memory_equal(got, want, bytes);
+    rg_free(got);
+}
+
 /* Slot (row, k) by slot, by tile, and fused with its twin: the same bits. */
 static void check_experts(draws *d, const format *f) {
     setup s = setup_make(d, f, 256);
@@ -362,17 +377,7 @@ static void check_experts(draws *d, const format *f) {
     gpu_run_list(&gc);
     gpu_fetch(&gc, &up, by_slot, sizeof by_slot);
     assert_memory_equal(by_tile, by_slot, sizeof by_slot);
-    if (s.i_stride) { /* the fused ones once more, with interleaved rows */
-        rg_gpu_product_way woven = fused;
-        woven.interleaved = true;
-        p.w = p.w2 = s.ib.address;
-        p.stride = s.i_stride;
-        rg_gpu_list_begin(gc.list, false);
-        rg_gpu_mul_slots(gc.list, &p, &woven, NULL, 0);
-        gpu_run_list(&gc);
-        gpu_fetch(&gc, &up, by_slot, sizeof by_slot);
-        assert_memory_equal(by_tile, by_slot, sizeof by_slot);
-    }
+    if (s.i_stride) check_interleaved_slots(&s, p, &up, by_tile, sizeof by_tile);
     rg_gpu_buffer_destroy(gc.gpu, &ib);
     rg_gpu_buffer_destroy(gc.gpu, &lb);
     rg_gpu_buffer_destroy(gc.gpu, &grids);

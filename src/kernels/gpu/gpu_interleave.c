@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#include "quant/blocks.h"
-
 /* A group of 32 weights of one row. */
 typedef struct group {
     uint8_t low[8]; /* of the indices; four of grids of eight */
@@ -59,7 +57,7 @@ rg_gpu_interleaved rg_gpu_interleaved_of(rg_type type, uint32_t n_in, uint32_t n
     return p;
 }
 
-/* ---- groups of a block: e, the group's number in it ------------------------------------------ */
+/* ---- groups of a block (b, its bytes: quant/blocks.h); e, the group's number in it ----------- */
 
 static uint32_t word_of(const uint8_t *p) {
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
@@ -72,45 +70,45 @@ static void even_signs(uint32_t w, group *g) {
     g->scale = w >> 28;
 }
 
-static void group_iq2_xxs(const rg_block_iq2_xxs *b, uint32_t e, group *g) {
-    memcpy(g->low, b->qs + 8 * e, 4);
-    even_signs(word_of(b->qs + 8 * e + 4), g);
+static void group_iq2_xxs(const uint8_t *b, uint32_t e, group *g) {
+    memcpy(g->low, b + 2 + 8 * e, 4);
+    even_signs(word_of(b + 6 + 8 * e), g);
 }
 
-static void group_iq2_xs(const rg_block_iq2_xs *b, uint32_t e, group *g) {
+static void group_iq2_xs(const uint8_t *b, uint32_t e, group *g) {
     for (uint32_t l = 0; l < 4; l++) {
-        const uint8_t *p = b->qs + 8 * e + 2 * l;
+        const uint8_t *p = b + 2 + 8 * e + 2 * l;
         g->low[l] = p[0];
         g->high |= (uint32_t)(p[1] & 1) << l;
         g->signs[l] = rg_ksigns_iq2xs[p[1] >> 1];
     }
-    g->scale = b->scales[e];
+    g->scale = b[66 + e];
 }
 
-static void group_iq2_s(const rg_block_iq2_s *b, uint32_t e, group *g) {
-    memcpy(g->low, b->qs + 4 * e, 4);
-    memcpy(g->signs, b->signs + 4 * e, 4);
-    g->high = b->qh[e];
-    g->scale = b->scales[e];
+static void group_iq2_s(const uint8_t *b, uint32_t e, group *g) {
+    memcpy(g->low, b + 2 + 4 * e, 4);
+    memcpy(g->signs, b + 34 + 4 * e, 4);
+    g->high = b[66 + e];
+    g->scale = b[74 + e];
 }
 
-static void group_iq3_xxs(const rg_block_iq3_xxs *b, uint32_t e, group *g) {
-    memcpy(g->low, b->qs + 8 * e, 8);
-    even_signs(word_of(b->signs_scales + 4 * e), g);
+static void group_iq3_xxs(const uint8_t *b, uint32_t e, group *g) {
+    memcpy(g->low, b + 2 + 8 * e, 8);
+    even_signs(word_of(b + 66 + 4 * e), g);
 }
 
-static void group_iq3_s(const rg_block_iq3_s *b, uint32_t e, group *g) {
-    memcpy(g->low, b->qs + 8 * e, 8);
-    memcpy(g->signs, b->signs + 4 * e, 4);
-    g->high = b->qh[e];
-    g->scale = b->scales[e / 2] >> (4 * (e & 1)) & 15u;
+static void group_iq3_s(const uint8_t *b, uint32_t e, group *g) {
+    memcpy(g->low, b + 2 + 8 * e, 8);
+    memcpy(g->signs, b + 74 + 4 * e, 4);
+    g->high = b[66 + e];
+    g->scale = b[106 + e / 2] >> (4 * (e & 1)) & 15u;
 }
 
 /* Group i of a row, and the f16 scale of its block. */
 static group group_of(rg_type type, const void *row, uint32_t i, uint8_t d[2]) {
     group g = {0};
     const size_t bytes = rg_type_get((uint32_t)type)->block_bytes;
-    const void *block = (const uint8_t *)row + bytes * (i / 8);
+    const uint8_t *block = (const uint8_t *)row + bytes * (i / 8);
     memcpy(d, block, 2); /* all of them begin with it */
     switch (type) {
     case RG_TYPE_IQ2_XXS:

@@ -660,7 +660,7 @@ Group group_at(uint64_t row, uint g) {
     return u;
 }
 
-// ---- interleaved rows (gpu_interleave.h) -----------------------------------------------------------
+// ---- interleaved rows (gpu_interleave.h) --------------------------------------------------------
 
 const bool FOURS = TYPE == T_IQ3_XXS || TYPE == T_IQ3_S; // a grid of four values an entry
 const uint EXTRA = TYPE == T_IQ2_XXS || TYPE == T_IQ3_XXS ? 1u : 2u; // bytes of a row and group
@@ -726,7 +726,8 @@ Group planes_row(Planes p, uint row, uint n_group, uint g) {
     uint at = row / 2u * n_group + g, second = row & 1u;
     uvec2 low = U32x2(p.codes).v[2u * at + second];
     uint signs = FOURS ? U32(p.signs).v[2u * at + second] : low.y;
-    uint e = EXTRA == 1u ? u8_at(p.extra + 2u * at + second) : u16_at(p.extra + 4u * at + 2u * second);
+    uint own = 2u * at + second;
+    uint e = EXTRA == 1u ? u8_at(p.extra + own) : u16_at(p.extra + 2u * own);
     return planes_group(low, signs, e, half_at(U16(p.d), 2u * (at / 8u) + second));
 }
 
