@@ -11,52 +11,6 @@ typedef struct group {
     uint32_t scale; /* a nibble, or one for each half */
 } group;
 
-typedef struct shape {
-    uint32_t n_index; /* of a group: 4 or 8 */
-    uint32_t extra;   /* bytes of a row */
-} shape;
-
-static bool shape_of(rg_type type, shape *out) {
-    switch (type) {
-    case RG_TYPE_IQ2_XXS:
-        *out = (shape){4, 1};
-        return true;
-    case RG_TYPE_IQ2_XS:
-    case RG_TYPE_IQ2_S:
-        *out = (shape){4, 2};
-        return true;
-    case RG_TYPE_IQ3_XXS:
-        *out = (shape){8, 1};
-        return true;
-    case RG_TYPE_IQ3_S:
-        *out = (shape){8, 2};
-        return true;
-    default:
-        return false;
-    }
-}
-
-bool rg_gpu_can_interleave(rg_type type, uint32_t n_in) {
-    shape s;
-    return shape_of(type, &s) && n_in && n_in % 256 == 0;
-}
-
-static uint64_t whole(uint64_t bytes) {
-    return (bytes + 15) / 16 * 16;
-}
-
-rg_gpu_interleaved rg_gpu_interleaved_of(rg_type type, uint32_t n_in, uint32_t n_out) {
-    shape s = {0};
-    const bool has = shape_of(type, &s);
-    RG_ASSERT(has && n_in % 256 == 0);
-    const uint64_t groups = ((uint64_t)n_out + 1) / 2 * (n_in / 32);
-    rg_gpu_interleaved p = {.signs = 16 * groups};
-    p.extra = p.signs + (s.n_index == 8 ? whole(8 * groups) : 0);
-    p.d = p.extra + whole(2 * s.extra * groups);
-    p.bytes = p.d + whole(groups / 2);
-    return p;
-}
-
 /* ---- groups of a block (b, its bytes: quant/blocks.h); e, the group's number in it ----------- */
 
 static uint32_t word_of(const uint8_t *p) {
@@ -104,30 +58,47 @@ static void group_iq3_s(const uint8_t *b, uint32_t e, group *g) {
     g->scale = b[106 + e / 2] >> (4 * (e & 1)) & 15u;
 }
 
-/* Group i of a row, and the f16 scale of its block. */
-static group group_of(rg_type type, const void *row, uint32_t i, uint8_t d[2]) {
-    group g = {0};
-    const size_t bytes = rg_type_get((uint32_t)type)->block_bytes;
-    const uint8_t *block = (const uint8_t *)row + bytes * (i / 8);
-    memcpy(d, block, 2); /* all of them begin with it */
-    switch (type) {
-    case RG_TYPE_IQ2_XXS:
-        group_iq2_xxs(block, i % 8, &g);
-        break;
-    case RG_TYPE_IQ2_XS:
-        group_iq2_xs(block, i % 8, &g);
-        break;
-    case RG_TYPE_IQ2_S:
-        group_iq2_s(block, i % 8, &g);
-        break;
-    case RG_TYPE_IQ3_XXS:
-        group_iq3_xxs(block, i % 8, &g);
-        break;
-    default:
-        group_iq3_s(block, i % 8, &g);
-        break;
+typedef struct form {
+    rg_type type;
+    uint32_t n_index; /* of a group: 4 or 8 */
+    uint32_t extra;   /* bytes of a row and group */
+    void (*read)(const uint8_t *b, uint32_t e, group *g);
+} form;
+
+static const form forms[] = {
+    {RG_TYPE_IQ2_XXS, 4, 1, group_iq2_xxs}, {RG_TYPE_IQ2_XS, 4, 2, group_iq2_xs},
+    {RG_TYPE_IQ2_S, 4, 2, group_iq2_s},     {RG_TYPE_IQ3_XXS, 8, 1, group_iq3_xxs},
+    {RG_TYPE_IQ3_S, 8, 2, group_iq3_s},
+};
+
+/* NULL: weights of this type have no such layout. */
+static const form *form_of(rg_type type) {
+    for (size_t i = 0; i < RG_ARRAY_LEN(forms); i++) {
+        if (forms[i].type == type) return &forms[i];
     }
-    return g;
+    return NULL;
+}
+
+/* ---- layout ---------------------------------------------------------------------------------- */
+
+bool rg_gpu_can_interleave(rg_type type, uint32_t n_in) {
+    return form_of(type) && n_in && n_in % 256 == 0;
+}
+
+static uint64_t whole(uint64_t bytes) {
+    return (bytes + 15) / 16 * 16;
+}
+
+rg_gpu_interleaved rg_gpu_interleaved_of(rg_type type, uint32_t n_in, uint32_t n_out) {
+    const form *f = form_of(type);
+    if (!f) return (rg_gpu_interleaved){0};
+    RG_ASSERT(n_in % 256 == 0);
+    const uint64_t groups = ((uint64_t)n_out + 1) / 2 * (n_in / 32);
+    rg_gpu_interleaved p = {.signs = 16 * groups};
+    p.extra = p.signs + (f->n_index == 8 ? whole(8 * groups) : 0);
+    p.d = p.extra + whole(2 * f->extra * groups);
+    p.bytes = p.d + whole(groups / 2);
+    return p;
 }
 
 /* ---- packing --------------------------------------------------------------------------------- */
@@ -146,35 +117,38 @@ static uint32_t sign_word(const uint8_t signs[4]) {
 }
 
 /* Group `at` of the planes, of the first or second row of its pair. */
-static void put_group(const shape *s, const rg_gpu_interleaved *p, uint8_t *dst, uint64_t at,
+static void put_group(const form *f, const rg_gpu_interleaved *p, uint8_t *dst, uint64_t at,
                       uint32_t second, const group *g) {
     uint8_t *codes = dst + 16 * at + (size_t)8 * second;
-    uint8_t *extra = dst + p->extra + (2 * at + second) * s->extra;
-    memcpy(codes, g->low, s->n_index);
-    put_word(s->n_index == 8 ? dst + p->signs + 8 * at + (size_t)4 * second : codes + 4,
+    uint8_t *extra = dst + p->extra + (2 * at + second) * f->extra;
+    memcpy(codes, g->low, f->n_index);
+    put_word(f->n_index == 8 ? dst + p->signs + 8 * at + (size_t)4 * second : codes + 4,
              sign_word(g->signs));
-    extra[0] = (uint8_t)(s->extra == 2 ? g->high : g->scale);
-    if (s->extra == 2) extra[1] = (uint8_t)g->scale;
+    extra[0] = (uint8_t)(f->extra == 2 ? g->high : g->scale);
+    if (f->extra == 2) extra[1] = (uint8_t)g->scale;
 }
 
-static void pack_row(rg_type type, uint32_t n_in, const rg_gpu_interleaved *p, const void *row,
+/* Row r of the matrix; `row` NULL: zeros. */
+static void pack_row(const form *f, uint32_t n_in, const rg_gpu_interleaved *p, const uint8_t *row,
                      uint8_t *dst, uint32_t r) {
-    shape s = {0};
-    (void)shape_of(type, &s);
+    const size_t block_bytes = rg_type_get((uint32_t)f->type)->block_bytes;
     const uint64_t first = (uint64_t)(r / 2) * (n_in / 32);
     for (uint32_t i = 0; i < n_in / 32; i++) {
-        const group none = {0};
-        uint8_t d[2] = {0};
-        const group g = row ? group_of(type, row, i, d) : none;
-        put_group(&s, p, dst, first + i, r % 2, &g);
-        memcpy(dst + p->d + 4 * ((first + i) / 8) + (size_t)2 * (r % 2), d, 2);
+        static const uint8_t zero[2] = {0};
+        const uint8_t *block = row ? row + block_bytes * (i / 8) : NULL;
+        group g = {0};
+        if (block) f->read(block, i % 8, &g);
+        put_group(f, p, dst, first + i, r % 2, &g);
+        /* Every block begins with its scale. */
+        memcpy(dst + p->d + 4 * ((first + i) / 8) + (size_t)2 * (r % 2), block ? block : zero, 2);
     }
 }
 
 void rg_gpu_interleave(rg_type type, uint32_t n_in, uint32_t n_out, const void *src, void *dst,
                        uint32_t pair0, uint32_t pair1) {
     const rg_gpu_interleaved p = rg_gpu_interleaved_of(type, n_in, n_out);
+    const form *f = form_of(type);
     const size_t row = rg_row_bytes(type, n_in);
-    for (uint32_t r = 2 * pair0; r < 2 * pair1; r++)
-        pack_row(type, n_in, &p, r < n_out ? (const uint8_t *)src + r * row : NULL, dst, r);
+    for (uint32_t r = 2 * pair0; f && r < 2 * pair1; r++)
+        pack_row(f, n_in, &p, r < n_out ? (const uint8_t *)src + r * row : NULL, dst, r);
 }

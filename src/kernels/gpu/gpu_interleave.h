@@ -29,10 +29,11 @@ typedef struct rg_gpu_interleaved {
 
 /* Whether weights of this type and rows of n_in values have such a layout. */
 bool rg_gpu_can_interleave(rg_type type, uint32_t n_in);
-/* Of a matrix of n_out rows of n_in values, a multiple of 256. */
+/* Of a matrix of n_out rows of n_in values, a multiple of 256; all 0 of other types. */
 rg_gpu_interleaved rg_gpu_interleaved_of(rg_type type, uint32_t n_in, uint32_t n_out);
 /* Pairs of rows [pair0, pair1) of the matrix `src` [n_out rows] into `dst`, which has room for all
- * of it; other pairs are left alone, so threads may share a matrix. */
+ * of it; other pairs are left alone, so threads may share a matrix. Nothing of
+ * other types. */
 void rg_gpu_interleave(rg_type type, uint32_t n_in, uint32_t n_out, const void *src, void *dst,
                        uint32_t pair0, uint32_t pair1);
 
